@@ -24,7 +24,7 @@ import fulcrum
 from fulcrum.arrays import FloatArray
 from fulcrum.core.training.assignment import Assignment, Training
 from fulcrum.core.training.in_process_training import InProcessTraining
-from fulcrum.core.training.training_module import load_learner
+from fulcrum.core.training.training_module import load_training_module
 from fulcrum.core.training.training_worker import TrainingWorker
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
@@ -52,7 +52,7 @@ def times(assignment: Assignment, parameters: int, rounds: int) -> dict[str, Any
     """The times of one size of model, after one round of each to warm up."""
     model = {"weight": np.zeros((parameters // 100, 99)), "bias": np.zeros(parameters // 100)}
     worker = TrainingWorker("benchmarked_training", seconds=60.0)
-    here = InProcessTraining(load_learner("benchmarked_training"))
+    here = InProcessTraining(load_training_module("benchmarked_training"))
     first = round_milliseconds(worker, model, assignment)
     round_milliseconds(here, model, assignment)
     found: dict[Training, list[float]] = {worker: [], here: []}

@@ -15,7 +15,7 @@ from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
-from fulcrum.core.training.training_module import Learner
+from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.errors import FulcrumError
 from fulcrum.planning.files.plan_issue import write_signature
 
@@ -62,7 +62,7 @@ class MaskedWorld:
 
     def silo(self, name):
         if name not in self.silos:
-            learner = Learner(start=lambda options: MODEL, train=self.train)
+            learner = TrainingModule(start=lambda options: MODEL, train=self.train)
             self.silos[name] = MaskedSilo(read_site(self.folder / name, "silo"), learner)
         return self.silos[name]
 

@@ -7,7 +7,7 @@ from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.training.in_process_training import InProcessTraining
-from fulcrum.core.training.training_module import Learner, load_learner
+from fulcrum.core.training.training_module import TrainingModule, load_training_module
 
 
 def released(home):
@@ -26,7 +26,7 @@ def rewritten(home, old, new):
 def in_process(home, train, start=lambda options: {}):
     """A silo that trains in its own process, as one on Flower does, by a function or by the module of that name."""
     station = SiloStation(read_site(home, "silo"))
-    learner = Learner(start=start, train=train) if callable(train) else ImportedWhenTrained(train)
+    learner = TrainingModule(start=start, train=train) if callable(train) else ImportedWhenTrained(train)
     station._training = InProcessTraining(learner)
     return station
 
@@ -38,7 +38,7 @@ class ImportedWhenTrained:
         self.module = module
 
     def update(self, model, assignment):
-        return load_learner(self.module).update(model, assignment)
+        return load_training_module(self.module).update(model, assignment)
 
 
 def trained_by(home, monkeypatch, body):
@@ -52,4 +52,4 @@ def module(folder, monkeypatch, body):
     (folder / "their_training.py").write_text(textwrap.dedent(body))
     monkeypatch.syspath_prepend(str(folder))
     sys.modules.pop("their_training", None)
-    return load_learner("their_training")
+    return load_training_module("their_training")

@@ -10,7 +10,7 @@ import pytest
 import fulcrum
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
 from fulcrum.core.training.assignment import Assignment
-from fulcrum.core.training.training_module import Learner, load_learner
+from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.errors import DataError, StorageError
 from fulcrum.server.evaluation import NAME, Evaluation, note_metrics, read_metrics
 
@@ -18,7 +18,9 @@ MODEL = {"w": np.arange(3.0)}
 
 
 def learner(evaluate, **settings):
-    return Learner(start=lambda options: MODEL, train=lambda model, assignment: model, evaluate=evaluate, **settings)
+    return TrainingModule(
+        start=lambda options: MODEL, train=lambda model, assignment: model, evaluate=evaluate, **settings
+    )
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ def test_evaluate_cannot_change_the_model(server):
     [(0.5, 0.5), (3, 3.0), (True, 1.0), (np.float32(0.25), 0.25), (np.array(2), 2.0), (np.int64(-1), -1.0)],
 )
 def test_a_metric_is_one_number_in_whatever_type_it_comes(server, value, taken):
-    found, left_out = learner(lambda *_: {"m": value}).measured(MODEL, assignment(server))
+    found, left_out = learner(lambda *_: {"m": value}).metrics_of(MODEL, assignment(server))
     assert (found, left_out) == ({"m": taken}, [])
     assert type(found["m"]) is float
 
@@ -79,7 +81,7 @@ def assignment(server):
     ],
 )
 def test_what_is_no_finite_number_is_left_out_in_one_line_and_the_others_stay(server, value, told):
-    found, left_out = learner(lambda *_: {"good": 1.0, "bad": value}).measured(MODEL, assignment(server))
+    found, left_out = learner(lambda *_: {"good": 1.0, "bad": value}).metrics_of(MODEL, assignment(server))
     assert found == {"good": 1.0}
     (line,) = left_out
     assert line.startswith("'bad' is left out: a metric is one finite number, ")
@@ -159,12 +161,12 @@ def test_an_evaluate_that_is_no_function_is_refused_when_the_module_is_loaded(tm
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(DataError, match="must be a function, got int"):
-        load_learner("odd_evaluate")
+        load_training_module("odd_evaluate")
     sys.modules.pop("odd_evaluate", None)
 
 
 def test_a_silo_runs_neither_start_nor_evaluate_of_a_module_of_arrays(server):
-    made = Learner(
+    made = TrainingModule(
         start=raising(AssertionError("start")),
         train=lambda model, assignment: {"w": model["w"] + 0.1},
         evaluate=raising(AssertionError("evaluate")),
@@ -174,7 +176,7 @@ def test_a_silo_runs_neither_start_nor_evaluate_of_a_module_of_arrays(server):
 
 
 def test_a_start_that_fails_where_pytorch_is_there_leaves_a_silo_with_arrays(server, caplog):
-    made = Learner(
+    made = TrainingModule(
         start=raising(FileNotFoundError("pretrained.pt")),
         train=lambda model, assignment: {"w": model["w"] + 1},
         may_have_tensors=True,

@@ -6,7 +6,7 @@ from site_folder import module
 
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.training.assignment import Assignment
-from fulcrum.core.training.training_module import load_learner
+from fulcrum.core.training.training_module import load_training_module
 from fulcrum.engines.built_in_training import evaluate, start, train
 from fulcrum.errors import DataError
 
@@ -89,15 +89,15 @@ def test_a_head_that_the_model_is_not_is_told_in_one_line(tmp_path, monkeypatch,
 
 
 def test_the_built_in_training_declares_its_head():
-    learner = load_learner("fulcrum.engines.built_in_training")
+    learner = load_training_module("fulcrum.engines.built_in_training")
     assert learner.classes(learner.starting_model({"data": "digits"})) == 2
 
 
 def test_a_training_module_without_its_functions_is_named():
     with pytest.raises(DataError, match="'json' has no function start"):
-        load_learner("json")
+        load_training_module("json")
     with pytest.raises(DataError, match="cannot be imported"):
-        load_learner("no_such_module")
+        load_training_module("no_such_module")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import FORMAT, SiteSettings, once_free, read_site, site_toml
 from fulcrum.core.store.ledger import Ledger
-from fulcrum.core.training.training_module import load_learner
+from fulcrum.core.training.training_module import load_training_module
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError
 from fulcrum.planning.files.plan_issue import write_signature
 
@@ -121,7 +121,7 @@ def test_a_policy_that_becomes_stricter_while_a_silo_trains_holds_for_that_round
         return given
 
     station = SiloStation(read_site(silo, "silo"))
-    station._training = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    station._training = dataclasses.replace(load_training_module("fulcrum.engines.built_in_training"), train=train)
     with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
         station.answer(pack_model(model), 1)
     assert released(silo) == []
@@ -145,7 +145,7 @@ def test_a_policy_that_becomes_stricter_while_a_silo_waits_for_its_ledger_holds_
 
     monkeypatch.setattr("fulcrum.core.silo.site.time.sleep", let_go)
     station = SiloStation(read_site(silo, "silo"))
-    station._training = dataclasses.replace(load_learner("fulcrum.engines.built_in_training"), train=train)
+    station._training = dataclasses.replace(load_training_module("fulcrum.engines.built_in_training"), train=train)
     with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0\.001 above"):
         station.answer(pack_model(model), 1)
     assert released(silo) == []
@@ -248,7 +248,7 @@ def test_a_file_that_is_never_let_go_is_given_up(tmp_path, monkeypatch, kind):
     monkeypatch.setattr("fulcrum.core.silo.site._LONGEST_WAIT", 0.3)
     opening = {
         "ledger": lambda: Ledger.open(tmp_path / "file", silo="lyon"),
-        "region": lambda: RegionFile.bound(tmp_path / "file", region="north", plan_digest="p"),
+        "region": lambda: RegionFile.open(tmp_path / "file", region="north", plan_digest="p"),
     }[kind]
     held, tries = opening(), []
     with pytest.raises(FileInUseError, match=r"is open in this process\. Close it first"):

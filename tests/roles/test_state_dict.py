@@ -8,7 +8,7 @@ import pytest
 from fulcrum.core.messages.layout import flatten_arrays
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.model_form import as_array, form_of
-from fulcrum.core.training.training_module import Learner
+from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.errors import DataError, ExchangeError
 
 torch = pytest.importorskip("torch", reason="state dicts are PyTorch's")
@@ -27,7 +27,7 @@ ASSIGNMENT = Assignment(silo="a", round_number=1, plan=None, seed=0, options={})
 
 
 def learner(train, start=lambda options: network().state_dict(), **settings):
-    return Learner(start=start, train=train, may_have_tensors=True, **settings)
+    return TrainingModule(start=start, train=train, may_have_tensors=True, **settings)
 
 
 def in_double(arrays):
@@ -69,7 +69,7 @@ def test_integers_stay_and_whoever_trains_is_told():
     told = form.remarks()
     assert "1.num_batches_tracked" in told[0]
     assert "1.running_var" in told[1]
-    assert form.given(in_double(form.taken(network().state_dict())))["1.num_batches_tracked"] == 0
+    assert form.to_module(in_double(form.to_arrays(network().state_dict())))["1.num_batches_tracked"] == 0
 
 
 def test_a_silo_that_never_ran_start_learns_the_form_from_it():
@@ -86,7 +86,7 @@ def test_evaluate_is_given_a_state_dict_and_may_answer_in_tensors():
         return {"mean": net(torch.ones(1, 4)).mean(), "all": net(torch.ones(1, 4)), "count": torch.tensor(3)}
 
     made = learner(step, evaluate=evaluate)
-    found, left_out = made.measured(in_double(made.starting_model({})), ASSIGNMENT)
+    found, left_out = made.metrics_of(in_double(made.starting_model({})), ASSIGNMENT)
     assert set(found) == {"mean", "count"}
     assert found["count"] == 3.0
     assert left_out[0].startswith("'all' is left out")
@@ -97,10 +97,10 @@ def test_every_floating_type_travels_exactly_and_comes_back_as_it_was(dtype):
     held = torch.tensor([1 / 3, -2.5, 0.0, 1e-3]).to(getattr(torch, dtype))
     scalar = torch.tensor(0.125).to(held.dtype)
     form = form_of({"w": held, "scale": scalar})
-    travelled = in_double(form.taken({"w": held, "scale": scalar}))
+    travelled = in_double(form.to_arrays({"w": held, "scale": scalar}))
     assert travelled["scale"].shape == ()
     assert travelled["w"].tolist() == held.double().tolist()
-    back = form.given(travelled)
+    back = form.to_module(travelled)
     assert back["w"].dtype == held.dtype
     assert torch.equal(back["w"], held)
     assert torch.equal(back["scale"], scalar)
@@ -110,7 +110,7 @@ def test_tensors_that_require_a_gradient_and_parameters_are_taken():
     held = torch.nn.Parameter(torch.ones(2))
     assert as_array(held).tolist() == [1, 1]
     assert as_array(torch.ones(2, requires_grad=True) * 2).tolist() == [2, 2]
-    back = form_of({"w": held}).given({"w": np.ones(2)})["w"]
+    back = form_of({"w": held}).to_module({"w": np.ones(2)})["w"]
     assert not back.requires_grad
 
 
@@ -122,7 +122,7 @@ def test_complex_tensors_are_refused_as_complex_arrays_are():
 
 def test_arrays_beside_tensors_stay_arrays():
     form = form_of({"w": torch.ones(2), "b": np.zeros(3)})
-    back = form.given({"w": np.ones(2), "b": np.ones(3)})
+    back = form.to_module({"w": np.ones(2), "b": np.ones(3)})
     assert isinstance(back["b"], np.ndarray)
     assert torch.is_tensor(back["w"])
 
@@ -134,7 +134,7 @@ def test_a_start_that_names_other_tensors_than_the_model_has_is_refused():
 
 
 def test_a_module_that_imports_torch_late_is_told_to_import_it_at_the_top():
-    made = Learner(start=lambda options: network().state_dict(), train=step, may_have_tensors=False)
+    made = TrainingModule(start=lambda options: network().state_dict(), train=step, may_have_tensors=False)
     with pytest.raises(DataError, match="Import it at the top of the module"):
         made.starting_model({})
 
@@ -150,6 +150,6 @@ def test_training_does_not_reach_the_model_that_it_was_given(caplog):
     before = {name: array.copy() for name, array in model.items()}
     with caplog.at_level(logging.WARNING):
         made.update(model, ASSIGNMENT)
-        again = made.form({}).given(model)
+        again = made.form({}).to_module(model)
     assert all(np.array_equal(model[name], before[name]) for name in model)
     assert again["1.num_batches_tracked"] == 0  # nor the integers that the site keeps

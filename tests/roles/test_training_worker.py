@@ -295,12 +295,12 @@ def test_values_that_are_not_finite_come_as_they_are_and_the_release_hides_them(
 def test_rows_are_handed_over_one_at_a_time_as_the_silo_takes_them(world):
     """The unit is a silo, so a module gives one row; here the learner of the process gives three."""
     three = """
-from fulcrum.core.training.training_module import Learner
+from fulcrum.core.training.training_module import TrainingModule
 def rows(self, model, assignment):
     for number in (1.0, 2.0, 3.0):
         Path(__file__).with_name("pid").write_text(f"{number:g}")
         yield np.full(7, number)
-Learner.rows = rows
+TrainingModule.rows = rows
 """
     world.update(three)
     plan, options = world.site.plan, world.site.settings.options

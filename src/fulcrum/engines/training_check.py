@@ -7,19 +7,19 @@ from typing import Any
 import numpy as np
 
 from fulcrum.core.messages.model_message import checked_model
-from fulcrum.core.training.training_module import Learner, load_learner
+from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.errors import DataError
 from fulcrum.planning.plan import Plan
 
 
-def loaded_module(train: str) -> Learner:
+def loaded_module(train: str) -> TrainingModule:
     """Returns the functions of a training module, which may be in the current folder."""
     if "" not in sys.path:
         sys.path.append("")
-    return load_learner(train)
+    return load_training_module(train)
 
 
-def check_fits(learner: Learner, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
+def check_fits(learner: TrainingModule, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
     """Raises unless the plan is for a model of these names, shapes and size, and all numbers are finite."""
     size = sum(array.size for array in start.values())
     if size and plan.parameters not in (None, size):

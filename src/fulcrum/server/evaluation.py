@@ -23,7 +23,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Site
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.training.assignment import Assignment
-from fulcrum.core.training.training_module import Learner
+from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.errors import FulcrumError, StorageError, in_one_line, listing
 from fulcrum.parsing import json_of
 
@@ -41,7 +41,7 @@ class Evaluation:
     A failure, in the user's function or on disk, becomes a note and never ends the training.
     """
 
-    def __init__(self, site: Site, learner: Learner) -> None:
+    def __init__(self, site: Site, learner: TrainingModule) -> None:
         self.site, self._learner = site, learner
         self._trouble: dict[str, list[int]] = {}
         self.metrics: dict[int, dict[str, float]] = {}
@@ -68,7 +68,7 @@ class Evaluation:
             seed=site.settings.seed,
             options=site.settings.options,
         )
-        metrics, left_out = self._learner.measured(model, assignment)
+        metrics, left_out = self._learner.metrics_of(model, assignment)
         for problem in left_out:
             self._note(problem, round_number)
         if not metrics:

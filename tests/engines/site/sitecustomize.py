@@ -117,15 +117,15 @@ def late() -> None:
     """The silo trains for four seconds longer than others."""
     import time
 
-    from fulcrum.core.training.training_module import Learner
+    from fulcrum.core.training.training_module import TrainingModule
 
-    update = Learner.update
+    update = TrainingModule.update
 
     def slowly(self, model, assignment):
         time.sleep(4)
         return update(self, model, assignment)
 
-    Learner.update = slowly
+    TrainingModule.update = slowly
 
 
 def pose() -> None:

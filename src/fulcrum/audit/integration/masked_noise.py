@@ -28,7 +28,7 @@ from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
-from fulcrum.core.training.training_module import Learner
+from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
 
@@ -91,7 +91,7 @@ def _masked_sums(
     keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
     keyed = verified_plan(replace(plan, keys=keys))
     options = {"parameters": parameters, "directions": seed}
-    learner, model = Learner(start=start, train=train), start(options)
+    learner, model = TrainingModule(start=start, train=train), start(options)
     silos = {silo: MaskedSilo(_site(keyed, silo, folder, seed, options), learner) for silo, folder in folders.items()}
     group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
     sums = []

@@ -1,4 +1,7 @@
-"""The assignment of a round: all that training is told beside the model, the way to ask for training, and its error."""
+"""The assignment of a round, the protocol of training, and the error of a failed training.
+
+An assignment holds everything that training receives beside the model.
+"""
 
 import importlib.util
 import pkgutil
@@ -14,14 +17,14 @@ from fulcrum.errors import DataError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What training and evaluation are told beside the model.
+    """The values that training and evaluation receive beside the model.
 
     Attributes:
-        silo: Who trains; empty where the server evaluates.
-        round_number: From 1; where the server evaluates, the round that the model comes from.
-        plan: The plan that is run.
-        seed: Of everything that is drawn in research.
-        options: The options of the site, such as where its records are.
+        silo: The silo that trains; empty for an evaluation by the server.
+        round_number: The round, from 1; for an evaluation by the server, the round of the model.
+        plan: The plan of the run.
+        seed: The seed of all random numbers in research.
+        options: The options of the site, such as the path of its records.
     """
 
     silo: str
@@ -32,10 +35,13 @@ class Assignment:
 
 
 class TrainingFailedError(DataError):
-    """Training gave no update. A deployed silo releases zero plus noise then, and tells its own log alone.
+    """Training gave no update.
+
+    A deployed silo then releases zero plus noise and writes the report to its own log. A silent or late silo would
+    tell an observer about the silo's records, and no epsilon covers that leak.
 
     Attributes:
-        report: The lines for the silo's log, such as the traceback of what training raised.
+        report: The lines for the silo's log, such as the traceback of the user's error.
     """
 
     def __init__(self, code: str, /, *, report: str = "", **details: object) -> None:
@@ -44,42 +50,46 @@ class TrainingFailedError(DataError):
 
 
 class Training(Protocol):
-    """A way to train: `TrainingWorker` in a process of its own, `InProcessTraining` where the engine calls the user."""
+    """A way to train: `TrainingWorker` in a separate process, or `InProcessTraining` in the process of the engine."""
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns what local training changed, under the model's names and in its shapes.
+        """Returns the change of the model by local training, under the names and in the shapes of the model.
 
         Raises:
-            TrainingFailedError: Whatever went wrong, unless it is the operator's interrupt.
+            TrainingFailedError: Training failed for any reason except the operator's interrupt.
         """
         ...
 
 
 def check_installed(name: str) -> None:
-    """Raises `DataError` unless there is a module of that name.
+    """Raises `DataError` unless a training module of this name is installed.
 
-    No code of the user's runs here, that of the package which the module is in neither: it may end or hold up the
-    process that releases, by what it reads. A module that is there may yet fail when training imports it.
+    No code of the user runs here, not even the code of the package around the module: the user's code may end or delay
+    the process that releases, depending on records. An installed module may still fail when training imports the
+    module.
     """
     top, *inner = name.split(".")
     try:
-        found = importlib.util.find_spec(top)  # of a name without a dot it imports nothing
+        spec = importlib.util.find_spec(top)  # imports nothing for a name without a dot
     except (ImportError, ValueError):
-        found = None
+        spec = None
     for end, _ in enumerate(inner, start=2):
-        found = _inside(found, ".".join(name.split(".")[:end]))
-    if found is None:
+        spec = _spec_inside(spec, ".".join(name.split(".")[:end]))
+    if spec is None:
         raise DataError("training.module-missing", module=name)
 
 
-def _inside(package: ModuleSpec | None, name: str) -> ModuleSpec | None:
-    """Returns where a module of a package is; the package is not imported, which `importlib` would do."""
+def _spec_inside(package: ModuleSpec | None, name: str) -> ModuleSpec | None:
+    """Returns the place of a module inside a package, without an import of the package.
+
+    `importlib.util.find_spec` would import the package, and so run the user's code.
+    """
     portions = ModuleSpec(name, None)
-    portions.submodule_search_locations = []  # several, where a package is folders without __init__.py
+    portions.submodule_search_locations = []  # several, if the package is folders without __init__.py
     for place in (package and package.submodule_search_locations) or ():
         finder = pkgutil.get_importer(place)
-        found = finder and finder.find_spec(name)
-        if found and found.loader:
-            return found
-        portions.submodule_search_locations += (found and found.submodule_search_locations) or []
+        spec = finder and finder.find_spec(name)
+        if spec and spec.loader:
+            return spec
+        portions.submodule_search_locations += (spec and spec.submodule_search_locations) or []
     return portions if portions.submodule_search_locations else None

@@ -1,9 +1,9 @@
-"""Training inside the process that releases, for engines whose own process calls the user's code, as Flower's does.
+"""Training inside the process that releases, for engines whose own process calls the user's code, as Flower does.
 
-What training raises becomes one kind of error. What it uses up of memory and files is kept from it, and what it began
-is ended with it. A silo whose engine allows it trains in a process of its own
-(`fulcrum.core.training.training_worker`), which bounds more: here training that hangs, or ends its process, ends the
-silo's answer too.
+Every error of training becomes `TrainingFailedError`. Memory and files for the release are reserved before training,
+and alarms, traces and forked children of training end with training. A separate process
+(`fulcrum.core.training.training_worker`) bounds more, and every engine that allows a separate process uses one: here,
+training that hangs or exits also stops the silo's answer.
 """
 
 import contextlib
@@ -18,30 +18,30 @@ from fulcrum.core.training.training_result import error_in_words, forked_childre
 from fulcrum.errors import error_messages
 
 _REPORT = 4 * 2**20
-"""Bytes that are free for the report of training that failed, whatever it took."""
+"""Bytes of memory that stay free for the report of a failed training."""
 
 
 class InProcessTraining:
     """Trains in this process.
 
     Args:
-        training: Calls the user's code, and may raise anything.
+        training: The object that calls the user's code; any exception may come out.
     """
 
     def __init__(self, training: Training) -> None:
         self._training = training
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns what local training changed.
+        """Returns the change of the model by local training.
 
         Raises:
-            TrainingFailedError: Whatever training raised, a cancelled task, an exit or a group of errors among it. An
-                interrupt alone is handed on: it is the operator's, who wants the site to end.
+            TrainingFailedError: Training raised any exception, including a cancelled task, an exit or a group of
+                errors. Only an interrupt passes through: the operator wants the site to end.
         """
-        error_messages()  # read now: training may leave no place for a file, and the failure must have its words
+        error_messages()  # read now: after training no place for an open file may be left, and the error needs words
         spare = blocks_of_memory(_REPORT)
         try:
-            with _nothing_left_behind(), forked_children_end():
+            with _timers_and_traces_end(), forked_children_end():
                 return self._training.update(model, assignment)
         except (KeyboardInterrupt, TrainingFailedError):
             raise
@@ -54,11 +54,11 @@ class InProcessTraining:
 
 
 @contextlib.contextmanager
-def _nothing_left_behind() -> Iterator[None]:
-    """Ends here what training began and what would go on into the release.
+def _timers_and_traces_end() -> Iterator[None]:
+    """Ends the timers, the trace and the profile that training leaves behind.
 
-    An alarm that training set, of any clock, or a trace that it left would strike while the release is made, and the
-    silo would decline because its training took long.
+    A timer of training would interrupt the release. The silo would then decline because training took long, and the
+    decline would tell an observer about the silo's records.
     """
     clocks = [
         getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF") if hasattr(signal, name)

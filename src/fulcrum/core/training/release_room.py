@@ -1,4 +1,4 @@
-"""Room on the disk and in memory that is kept from training, so that releases can be made and stored after it.
+"""Room on the disk and in memory that is reserved before training, so that a release can be made and stored afterwards.
 
 >>> import tempfile
 >>> with tempfile.TemporaryDirectory() as folder:
@@ -7,10 +7,10 @@
 ...         later.stat().st_size  # training may fill the disk: two more releases have their room
 17472
 
-A process of its own bounds what training does to the silo's memory and files, but not what it writes to a disk that
-both share. What a release takes for good is kept in a file with a name, which outlives the process; what it takes on
-its way is kept in a file without one, whose room, and whose place among the files of the disk, is free again when
-training is over.
+A silo that cannot store its release stays silent, and a silence that depends on training tells an observer about the
+silo's records. A separate process bounds the memory and the open files of training, but not the bytes that training
+writes to the disk of the ledger. A file with a name reserves the room of all later releases and outlives the process. A
+file without a name reserves the room of the present release; room and inode are free again after training.
 """
 
 import contextlib
@@ -24,59 +24,58 @@ from fulcrum.errors import StorageError
 
 _DISK = _SPARE = 2 * 2**20
 _DISK_OF_A_PARAMETER = 4 * 8
-"""Bytes: a release and its masked form, and a journal of the state that the masked form takes the place of.
+"""Bytes: a release, the masked form, and the journal of the state that the masked form replaces.
 
-The spare is for records that grow page by page: a round may take a page or two more than its share.
+The spare bytes are for stores that grow page by page: a round may take one or two pages more than its share.
 """
 
 _PAGE = 2**16
 _RECORDS = 2**13
-"""Bytes: the last page of a release in the ledger, which is full by half at worst, and what is recorded beside it."""
-
+"""Bytes: the last page of a release in the ledger, at worst half full, and the entry of the release."""
 
 _FILES = 32
 """Places for open files: opening a ledger takes fewer than ten."""
 
 _MEMORY = 64 * 2**20
 _MEMORY_OF_A_PARAMETER = 96
-"""Bytes: a release and its way to disk take 52 of Python's, and SQLite's pages a copy or two."""
+"""Bytes: Python needs 52 for a parameter of a release on the way to disk, and SQLite copies pages once or twice."""
 
 
 @contextlib.contextmanager
 def room_for_release(later: Path, *, parameters: int, releases: int) -> Iterator[None]:
-    """Keeps room for one release on the disk of a silo's ledger, and for the releases after it.
+    """Reserves room for the present release and all later releases on the disk of a silo's ledger.
 
     Args:
-        later: The file that keeps the room of the releases after this one, beside the ledger.
+        later: The file beside the ledger that reserves the room of the later releases.
         parameters: The number of coordinates of a release.
-        releases: How many releases the plan has left, this one among them.
+        releases: The number of releases that the plan has left, the present release included.
 
     Raises:
-        StorageError: The disk has no room for them even before training.
+        StorageError: The disk is too small already before training. The refusal depends on no record of the silo.
     """
-    kept = (releases - 1) * (8 * parameters + min(8 * parameters, _PAGE) + _RECORDS)
-    room = _open_room(later, kept, _DISK + _DISK_OF_A_PARAMETER * parameters)
+    later_bytes = (releases - 1) * (8 * parameters + min(8 * parameters, _PAGE) + _RECORDS)
+    room = _open_room(later, later_bytes, _DISK + _DISK_OF_A_PARAMETER * parameters)
     identity = file_identity(room)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # training in this process may have closed it, and opened another
+        with contextlib.suppress(OSError):  # training in this process may have closed the file and opened another
             if file_identity(room) == identity:
-                os.truncate(room, 0)  # a child that such training forked may hold it too
+                os.truncate(room, 0)  # closing is not enough: a child that training forked may hold the file too
                 os.close(room)
 
 
 def file_identity(file: int) -> tuple[int, ...]:
-    """Returns the numbers that tell an open file from others; its number on the disk alone may be another's by now."""
+    """Returns the numbers that identify an open file; a new file may have the inode number of a deleted file."""
     about = os.fstat(file)
     return about.st_dev, about.st_ino, about.st_nlink, about.st_size
 
 
-def _open_room(later: Path, kept: int, size: int) -> int:
-    """Has a file keep the room of later releases, and opens one without a name that takes up the room of this one."""
+def _open_room(later: Path, later_bytes: int, size: int) -> int:
+    """Reserves the room of later releases in a named file, and opens a nameless file of the present release's size."""
     before = later.stat().st_size if later.exists() else 0
     try:
-        _resize(later, kept)
+        _resize(later, later_bytes)
         with tempfile.TemporaryFile(dir=later.parent, buffering=0) as room:
             try:
                 _take_up(room.fileno(), size + _SPARE)
@@ -85,17 +84,17 @@ def _open_room(later: Path, kept: int, size: int) -> int:
             return os.dup(room.fileno())
     except (OSError, OverflowError) as error:
         with contextlib.suppress(OSError, OverflowError):
-            _resize(later, min(before, kept))  # what was taken of a disk that is too small
+            _resize(later, min(before, later_bytes))  # gives back the room of a disk that is too small
         raise StorageError(
             "storage.room-missing",
             folder=later.parent,
-            megabytes=(kept + size) / 1e6,
+            megabytes=(later_bytes + size) / 1e6,
             reason=getattr(error, "strerror", error),
         ) from None
 
 
 def _resize(file: Path, size: int) -> None:
-    """Has a file take up so much of a disk; none where that is nothing."""
+    """Makes a file take up `size` bytes of the disk; removes the file for size 0."""
     if not size:
         file.unlink(missing_ok=True)
         return
@@ -115,10 +114,10 @@ def _take_up(file: int, size: int) -> None:
 
 @contextlib.contextmanager
 def memory_for_release(parameters: int) -> Iterator[None]:
-    """Keeps free the memory and the places for open files that one release takes.
+    """Reserves the memory and the places for open files that one release needs.
 
-    Memory is kept as the operating system counts it for a limit of one process. It is not touched, so it takes none
-    from others, and does not help where the system ends a process that has too much.
+    The memory counts against the limit of the process but is never touched. So the reservation takes no memory from
+    other processes, and does not help if the operating system kills a process for the memory of the whole machine.
     """
     memory = blocks_of_memory(_MEMORY + _MEMORY_OF_A_PARAMETER * parameters)
     opened = {file: file_identity(file) for file in _open_files()}
@@ -126,7 +125,7 @@ def memory_for_release(parameters: int) -> Iterator[None]:
         yield
     finally:
         for file, identity in opened.items():
-            with contextlib.suppress(OSError):  # training may have closed it, and opened another in its place
+            with contextlib.suppress(OSError):  # training may have closed the file and opened another in its place
                 if file_identity(file) == identity:
                     os.close(file)
         for block in memory:
@@ -134,7 +133,7 @@ def memory_for_release(parameters: int) -> Iterator[None]:
 
 
 def blocks_of_memory(size: int) -> list[mmap.mmap]:
-    """Returns blocks of memory of a size in all; less where there is not so much."""
+    """Returns blocks of memory of `size` bytes in total, or as much as the process may have."""
     blocks: list[mmap.mmap] = []
     piece = size
     while size > 0 and piece >= mmap.PAGESIZE:
@@ -147,7 +146,7 @@ def blocks_of_memory(size: int) -> list[mmap.mmap]:
 
 
 def _open_files() -> list[int]:
-    """Opens files that are closed again when their places are needed; fewer where there is no place for so many."""
+    """Opens `_FILES` files, or as many as the process may have; closing the files frees their places."""
     spare: list[int] = []
     with contextlib.suppress(OSError):
         while len(spare) < _FILES:

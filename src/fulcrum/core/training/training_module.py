@@ -1,11 +1,11 @@
-"""What a silo trains: a module of the user's with two functions, `start` and `train`, and others that it may have.
+"""The user's training module: the functions `start` and `train`, and optional names.
 
     def start(options):                # the model before the first round: named arrays, or a PyTorch state dict
     def train(model, assignment):      # at a silo: the model after local training, under the same names
     def evaluate(model, assignment):   # at the server, after each round: named numbers, from public records alone
-    SOFTMAX_HEAD = "head"              # where the model is one: the array whose last axis are the classes, or several
+    SOFTMAX_HEAD = "head"              # for a model that is a softmax head: the arrays whose last axis are the classes
 
-They run where they are installed; none travels. `fulcrum.engines.built_in_training` is the one built in.
+The functions run at the site of their installation; no code travels. `fulcrum.engines.built_in_training` is built in.
 """
 
 import importlib
@@ -28,16 +28,16 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learner:
-    """The functions of a user's module.
+class TrainingModule:
+    """The functions of a user's training module.
 
     Attributes:
-        start: The model before the first round, from the site's options.
-        train: The model after local training.
-        evaluate: What the server measures of a model after a round, if the module says so.
-        head: The arrays of the softmax head that the model is; none where the module declares none.
-        may_have_tensors: Whether PyTorch was there once the module was imported. Where it was, a silo asks `start` too
-            whether the model is a state dict, and is given one; where not, it does not run `start`.
+        start: Makes the model before the first round, from the site's options.
+        train: Makes the model after local training.
+        evaluate: Measures a model after a round, at the server; None for a module without `evaluate`.
+        head: The arrays of the softmax head; empty for a model that the module does not declare as a head.
+        may_have_tensors: True if PyTorch was imported together with the module. A silo then runs `start` to see if
+            the model is a state dict; without PyTorch a silo does not run `start`.
     """
 
     start: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -48,30 +48,34 @@ class Learner:
     _forms: list[ModelForm] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def starting_model(self, options: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns the model before the first round; whatever `start` does but return named arrays is a `DataError`."""
+        """Returns the model before the first round.
+
+        Raises:
+            DataError: `start` failed, or returned anything but named arrays, or a state dict of a late import.
+        """
         try:
-            made = self.start(options)
-            if isinstance(made, Mapping) and all(isinstance(name, str) for name in made):
-                form = self._admitted(form_of(made))
+            model = self.start(options)
+            if isinstance(model, Mapping) and all(isinstance(name, str) for name in model):
+                form = form_of(model)
+                self._check_form(form)
                 self._forms[:] = [form]
-                return form.taken(made)
+                return form.to_arrays(model)
         except (KeyboardInterrupt, FulcrumError):
             raise
         except BaseException as error:
             raise DataError("training.start-failed", reason=error_in_words(error)) from error
-        raise DataError("training.start-result", type_name=type(made).__name__)
+        raise DataError("training.start-result", type_name=type(model).__name__)
 
-    def _admitted(self, form: ModelForm) -> ModelForm:
-        """Returns the form of what `start` gave; one that silos would not know of is refused."""
+    def _check_form(self, form: ModelForm) -> None:
+        """Refuses a state dict whose silos would not run `start`, and would train on arrays instead."""
         if form.like and not self.may_have_tensors:
             raise DataError("training.torch-imported-late")
-        return form
 
     def form(self, options: Mapping[str, Any]) -> ModelForm:
-        """Returns in what form the module takes its model, which a module that cannot have tensors is not asked for.
+        """Returns the form of the module's model; a module that cannot have tensors takes named arrays.
 
-        A `start` that fails where a silo trains, such as one that reads a file that the server alone has, leaves the
-        model as arrays, and the site's log says so.
+        `start` may fail at a silo, for example if `start` reads a file that exists at the server alone. The model then
+        stays named arrays, and the log of the site says so.
         """
         if not self._forms and self.may_have_tensors:
             try:
@@ -83,33 +87,36 @@ class Learner:
         return self._forms[0]
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns what local training changed; names and shapes that differ from the model's are refused."""
-        return update_of(model, self._trained(model, assignment))
+        """Returns the change of the model by local training; refuses other names or shapes than the model's."""
+        return update_of(model, self._train_model(model, assignment))
 
     def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Iterator[FloatArray]:
-        """Yields the model after training on each unit of privacy, as one row: the unit is a silo, so there is one."""
-        trained = checked_result(model, self._trained(model, assignment))
+        """Yields one row for every unit of privacy: the model after training on the unit's data.
+
+        The unit is a silo, so a single row comes.
+        """
+        trained = checked_result(model, self._train_model(model, assignment))
         yield np.concatenate([array.ravel() for array in trained.values()])
 
-    def _trained(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, np.ndarray[Any, Any]]:
-        """Returns the model after local training, as the module gave it."""
+    def _train_model(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, np.ndarray[Any, Any]]:
+        """Returns the model after local training, unchecked."""
         form = self.form(assignment.options)
-        return form.taken(self.train(form.given(model), assignment))
+        return form.to_arrays(self.train(form.to_module(model), assignment))
 
-    def measured(self, model: Mapping[str, FloatArray], assignment: Assignment) -> tuple[dict[str, float], list[str]]:
-        """Returns what `evaluate` measures of a model, and in one line each what is left out of it and why.
+    def metrics_of(self, model: Mapping[str, FloatArray], assignment: Assignment) -> tuple[dict[str, float], list[str]]:
+        """Returns the metrics of `evaluate`, and a line with the reason for every metric that is left out.
 
-        Nothing that `evaluate` raises or returns ends the training: what is not a finite number under a name is left
-        out. It is the server's alone to run: on the global model, which is released, and on records that are public.
+        No exception and no result of `evaluate` ends the training: a value that is not a finite number under a name is
+        left out. Only the server calls `evaluate`, on the global model, which is released, and on public records.
         """
         if self.evaluate is None:
             return {}, []
         try:
-            found = self.evaluate(self.form(assignment.options).given(model), assignment)
-            if not isinstance(found, Mapping):
-                return {}, [f"evaluate must return a dict of named numbers, got {type(found).__name__}"]
+            metrics = self.evaluate(self.form(assignment.options).to_module(model), assignment)
+            if not isinstance(metrics, Mapping):
+                return {}, [f"evaluate must return a dict of named numbers, got {type(metrics).__name__}"]
             numbers, left_out = {}, []
-            for name, value in found.items():
+            for name, value in metrics.items():
                 number = _number(value)
                 if not isinstance(name, str) or not name.isprintable() or not name.strip():
                     left_out.append(f"a metric's name must be a text that can be printed, got {name!r}")
@@ -125,9 +132,9 @@ class Learner:
         return numbers, left_out
 
     def classes(self, model: Mapping[str, FloatArray]) -> int | None:
-        """Returns how many classes the softmax head has that the model is; None for a model that is declared as none.
+        """Returns the number of classes of a softmax head; None for a model that the module does not declare as a head.
 
-        A head is the whole model: where other arrays come before it, what holds for heads does not hold for them.
+        The head must be the whole model: the rules for heads do not hold for layers before a head.
         """
         if not self.head:
             return None
@@ -140,8 +147,12 @@ class Learner:
         return int(min(last)[0])
 
 
-def load_learner(name: str) -> Learner:
-    """Returns the learner that a module is, by the name it is imported under; whatever that raises is a `DataError`."""
+def load_training_module(name: str) -> TrainingModule:
+    """Imports a training module by name and returns its functions.
+
+    Raises:
+        DataError: The import failed with any error, or a function is missing or of a wrong type.
+    """
     try:
         module = importlib.import_module(name)
     except KeyboardInterrupt:
@@ -158,7 +169,7 @@ def load_learner(name: str) -> Learner:
     head = (head,) if isinstance(head, str) else head
     if not isinstance(head, tuple) or not all(isinstance(array, str) for array in head):
         raise DataError("training.head-type", module=name, head=head)
-    return Learner(
+    return TrainingModule(
         start=module.start,
         train=module.train,
         evaluate=evaluate,
@@ -168,6 +179,6 @@ def load_learner(name: str) -> Learner:
 
 
 def _number(value: Any) -> float | None:
-    """Returns one real number as a float, whatever array or tensor it stands in; None for anything else."""
-    found = as_array(value)
-    return float(found) if found.ndim == 0 and found.dtype.kind in "fiub" else None
+    """Returns a real number as a float, also out of an array or tensor without axes; None for any other value."""
+    array = as_array(value)
+    return float(array) if array.ndim == 0 and array.dtype.kind in "fiub" else None

@@ -22,7 +22,7 @@ from fulcrum.errors import DataError, in_one_line
 def checked_result(
     model: Mapping[str, FloatArray], trained: Mapping[str, np.ndarray[Any, Any]]
 ) -> dict[str, FloatArray]:
-    """Returns the arrays that training gave, in double precision; names and shapes must be those of the model."""
+    """Returns the arrays of training in double precision; names and shapes must be equal to those of the model."""
     if list(trained) != list(model):
         raise DataError("training.result-names", returned=sorted(trained), expected=sorted(model))
     for name, array in model.items():
@@ -39,19 +39,19 @@ def update_of(model: Mapping[str, FloatArray], trained: Mapping[str, np.ndarray[
 
 
 def error_in_words(error: BaseException) -> str:
-    """Returns an error of somebody else's code for a message: most errors say too little without their names."""
+    """Returns an error of the user's code as words; most errors say too little without the name of their class."""
     name = type(error).__name__
     try:
-        said = in_one_line(error)
-    except BaseException:  # its own text is somebody else's code too
-        said = ""
-    if isinstance(error, ImportError | SyntaxError) and said:
-        return said
-    return f"{name}: {said}" if said else name
+        words = in_one_line(error)
+    except BaseException:  # the text of an error is the user's code too
+        words = ""
+    if isinstance(error, ImportError | SyntaxError) and words:
+        return words
+    return f"{name}: {words}" if words else name
 
 
 def report_of(error: BaseException) -> str:
-    """Returns the traceback of an error of somebody else's code, whose own text may fail to be made."""
+    """Returns the traceback of an error of the user's code; the name of the class if the traceback itself fails."""
     try:
         return "".join(traceback.format_exception(error)).strip()
     except BaseException:
@@ -60,9 +60,9 @@ def report_of(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def forked_children_end() -> Iterator[None]:
-    """Ends a process that training forked and that comes back, by returning, failing or `sys.exit`.
+    """Ends a process that training forked, when the process returns, fails or calls `sys.exit`.
 
-    It would answer the round in the place of its parent.
+    A forked process that went on would answer the round in the place of the silo's process, a second time.
     """
     process, status = os.getpid(), 1
     try:

@@ -1,16 +1,20 @@
-"""Training in a process of its own: nothing that it does ends, fills or delays the process that releases.
+"""Training in a separate process: no act of training ends, fills or delays the process that releases.
 
     worker = TrainingWorker("their_training", seconds=96.0)
-    update = worker.update(model, assignment)    # or TrainingFailedError, whatever went wrong
+    update = worker.update(model, assignment)    # or TrainingFailedError, for every kind of failure
 
-The worker is started when a silo first trains and serves all rounds after that; a worker that died, or that was ended
-at its deadline, is started anew in the next round. It is given the name of the training module, the assignment and the
-model. It inherits no descriptor but the three that are made here, so it holds no ledger, no key and no seal. It runs as
-the silo's own user: this keeps mishaps apart, and is no wall against a training module that means harm.
+Training that hangs, exits or takes all memory in the silo's process would make the silo late or silent, and an observer
+would learn about the silo's records from the silence. A separate process turns every failure into
+`TrainingFailedError`, and the silo releases zero plus noise.
 
-Model and rows travel in an anonymous file in memory, messages as lines over a socket. The silo copies a row out of the
-file with `pread`: a worker that shrinks the file, or writes on, hurts no memory of the silo. Every row is checked for
-its size alone, which is fixed; the silo clips it, never the worker.
+- The worker starts with the first training of a silo and serves all later rounds. A worker that died, or that was
+  killed at the deadline, is replaced in the next round.
+- The worker receives the name of the training module, the assignment and the model. The worker inherits three
+  descriptors, all made here, and so holds no ledger, no key and no seal.
+- The worker runs as the silo's own user: the process contains accidents, and is no wall against a hostile module.
+- Model and rows travel in an anonymous file in memory, messages as lines over a socket. The silo copies a row with
+  `pread`: a worker that shrinks the file, or writes on, damages no memory of the silo.
+- The silo checks the size of a row, which the model fixes, and relies on no other check of the worker: the silo clips.
 """
 
 import contextlib
@@ -49,24 +53,24 @@ import os, sys
 while os.read(0, 1): pass
 os.killpg(int(sys.argv[1]), 9)
 """
-"""Kills a worker's group when the silo's end of a pipe is closed. Training cannot keep it waiting, by holding the
-interpreter's lock or by being stopped: it is a process of its own, which imports nothing."""
+"""Kills a worker's group when the silo's end of a pipe is closed. A thread of the worker would not be enough: training
+may hold the interpreter's lock, or may be stopped. The watcher is a separate process and imports nothing."""
 
 _INTERVAL = 0.1
-"""Seconds between two looks whether a silent worker lives: its children may hold the socket of a dead one open."""
+"""Seconds between two checks of a silent worker: children of a dead worker may hold the socket open."""
 
 _LONGEST_LINE = 2**16
 _LONGEST_END = 5.0
-"""Seconds for a killed process to go; one that the operating system holds on to is left behind."""
+"""Seconds until a killed process must have ended; a process that the operating system holds is left behind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Setup:
-    """What a worker is started with; another model or assignment takes another worker."""
+    """The start values of a worker; a new model or a new assignment needs a new worker."""
 
     assignment: Assignment
     arrays: tuple[tuple[str, str, tuple[int, ...]], ...]
-    """By array of the model: name, dtype and shape."""
+    """The name, dtype and shape of every array of the model."""
 
     @property
     def parameters(self) -> int:
@@ -78,12 +82,12 @@ class _Setup:
 
 
 class TrainingWorker:
-    """Trains by a module in a process of its own.
+    """Trains by a training module in a separate process.
 
     Args:
-        module: The name that the training module is imported under.
-        seconds: The deadline of a round, the start of the process and the import of the module included.
-        gigabytes: The address space that the process may take, in 2^30 bytes; 0 for what the operating system allows.
+        module: The name of the training module, as Python imports the module.
+        seconds: The deadline of a round, including the start of the process and the import of the module.
+        gigabytes: The limit of the process's address space, in 2^30 bytes; 0 for the limit of the operating system.
     """
 
     def __init__(self, module: str, *, seconds: float, gigabytes: float = 0.0) -> None:
@@ -92,33 +96,34 @@ class TrainingWorker:
         self._lock = threading.Lock()
 
     def update(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, FloatArray]:
-        """Returns what local training changed: the one row of a silo, less the model."""
-        trained = self.trained(model, assignment)
-        with np.errstate(all="ignore"):  # the release tells what is not finite
+        """Returns the change of the model by local training: the single row of a silo, less the model."""
+        trained = self.train(model, assignment)
+        with np.errstate(all="ignore"):  # the release handles values that are not finite, and hides them
             return {name: np.subtract(trained[name], array, out=trained[name]) for name, array in model.items()}
 
-    def trained(self, model: Mapping[str, np.ndarray[Any, Any]], assignment: Assignment) -> dict[str, FloatArray]:
+    def train(self, model: Mapping[str, np.ndarray[Any, Any]], assignment: Assignment) -> dict[str, FloatArray]:
         """Returns the model after local training, in double precision, under the model's names and shapes."""
         with contextlib.closing(self.rows(model, assignment)) as rows:
-            found = list(itertools.islice(rows, 2))
-        if len(found) != 1:
-            raise TrainingFailedError("training.rows-number", rows="no row" if not found else "more rows than one")
+            first_rows = list(itertools.islice(rows, 2))
+        if len(first_rows) != 1:
+            number = "more rows than one" if first_rows else "no row"
+            raise TrainingFailedError("training.rows-number", rows=number)
         ends = np.cumsum([array.size for array in model.values()])[:-1]
-        parts = zip(model.items(), np.split(found[0], ends), strict=True)
+        parts = zip(model.items(), np.split(first_rows[0], ends), strict=True)
         return {name: part.reshape(array.shape) for (name, array), part in parts}
 
     def rows(self, model: Mapping[str, np.ndarray[Any, Any]], assignment: Assignment) -> Generator[FloatArray]:
-        """Yields the models after training, each as one row of coordinates: one row for each unit of privacy.
+        """Yields the models after training as rows of coordinates, a row for every unit of privacy.
 
-        A row is asked for when the one before it was taken, so the silo holds one row at a time.
+        The silo asks for the next row after taking a row, so the silo holds a single row at a time.
 
         Raises:
-            TrainingFailedError: Training failed, died, gave no whole row, or was not over at its deadline.
+            TrainingFailedError: Training failed, died, gave an incomplete row, or ran past the deadline.
         """
         until = time.monotonic() + self._seconds
         arrays = tuple((name, array.dtype.str, array.shape) for name, array in model.items())
         setup = _Setup(assignment=replace(assignment, round_number=0), arrays=arrays)
-        with self._lock, self._ended_unless_whole(), self._started(setup).at_work() as running:
+        with self._lock, self._end_on_failure(), self._start(setup).at_work() as running:
             running.write_model(model.values())
             running.ask(assignment.round_number)
             while running.has_row(until):
@@ -130,8 +135,8 @@ class TrainingWorker:
         with self._lock:
             self._end()
 
-    def _started(self, setup: _Setup) -> "_RunningWorker":
-        """Returns the worker that runs; a new one where there is none, it died, or it was started for another model."""
+    def _start(self, setup: _Setup) -> "_RunningWorker":
+        """Returns the running worker, or a new worker after a death or for another model."""
         if self._running is not None and (self._running.setup != setup or self._running.has_died()):
             self._end()
         if self._running is None:
@@ -139,8 +144,8 @@ class TrainingWorker:
         return self._running
 
     @contextlib.contextmanager
-    def _ended_unless_whole(self) -> Iterator[None]:
-        """Ends a worker that failed by anything but an exception of its training: nobody knows what it does next."""
+    def _end_on_failure(self) -> Iterator[None]:
+        """Kills a worker after every failure except an exception of training: the state of such a worker is unknown."""
         try:
             yield
         except TrainingFailedError:
@@ -150,45 +155,45 @@ class TrainingWorker:
             raise TrainingFailedError("training.deadline-passed", seconds=self._seconds) from None
         except (OSError, EOFError, ValueError, MemoryError, msgspec.MsgspecError) as error:  # died, or no whole answer
             code = self._end()
-            told = "" if code is None else f" ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
-            said = in_one_line(error) or type(error).__name__
-            raise TrainingFailedError("training.process-failed", ending=told, reason=said) from None
+            ending = "" if code is None else f" ({f'killed by signal {-code}' if code < 0 else f'exit code {code}'})"
+            reason = in_one_line(error) or type(error).__name__
+            raise TrainingFailedError("training.process-failed", ending=ending, reason=reason) from None
         except BaseException:
             self._end()
             raise
 
     def _end(self) -> int | None:
-        """Ends the process that runs, and returns the code of one that had ended by itself."""
+        """Kills the running process; returns the exit code if the process had ended before."""
         running, self._running = self._running, None
         return None if running is None else running.end()
 
 
 class _RunningWorker:
-    """One process, and the silo's ends of what connects it."""
+    """A worker process, and the silo's ends of its socket, file and pipe."""
 
     def __init__(self, module: str, setup: _Setup, memory: int) -> None:
         self.setup = setup
-        with contextlib.ExitStack() as handed, contextlib.ExitStack() as kept:
+        with contextlib.ExitStack() as handed, contextlib.ExitStack() as resources:
             _fill_standard_files(handed)
             self._channel, theirs = socket.socketpair()
-            kept.callback(self._channel.close)
+            resources.callback(self._channel.close)
             handed.callback(theirs.close)
             self._shared = _anonymous_file()
-            kept.callback(os.close, self._shared)
+            resources.callback(os.close, self._shared)
             os.truncate(self._shared, setup.model_size + 8 * setup.parameters)
             start = _anonymous_file()
             handed.callback(os.close, start)
-            given = setup.assignment
-            plan = given.plan.encoded, given.plan.issuer  # verified anew: a plan is not unpickled
-            _write(start, pickle.dumps((module, plan, given.silo, given.seed, given.options, setup.arrays, memory)))
+            task = setup.assignment
+            plan = task.plan.encoded, task.plan.issuer  # the worker verifies the plan again: no plan is unpickled
+            _write(start, pickle.dumps((module, plan, task.silo, task.seed, task.options, setup.arrays, memory)))
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
                 [sys.executable, "-c", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=files,
-                start_new_session=True,  # a group of its own, which is killed as a whole
+                start_new_session=True,  # a separate group, so that children of training are killed too
             )
-            kept.callback(_kill, self._process, os.getpid())
+            resources.callback(_kill, self._process, os.getpid())
             watch = [sys.executable, "-ISc", _WATCH, str(self._process.pid)]
             watcher = subprocess.Popen(  # noqa: S603 as above
                 watch,
@@ -197,44 +202,44 @@ class _RunningWorker:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            kept.callback(_end_watcher, watcher, os.getpid())
-            self.end_all = weakref.finalize(self, kept.pop_all().close)
+            resources.callback(_end_watcher, watcher, os.getpid())
+            self.end_all = weakref.finalize(self, resources.pop_all().close)
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[Self]:
-        """Lets the process run. It is stopped after that, with its children, until the next round.
+        """Lets the process run, and afterwards stops the process and its children until the next round.
 
-        So nothing that training left running takes the memory or the disk that the release needs.
+        A thread or child that training left running could otherwise fill the memory or the disk of the release.
         """
         os.killpg(self._process.pid, signal.SIGCONT)
         try:
             yield self
         finally:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the process has ended
                 os.killpg(self._process.pid, signal.SIGSTOP)
                 if hasattr(os, "waitid"):
                     self._wait_until_stopped()
 
     def _wait_until_stopped(self) -> None:
-        """Waits until the process stands still: a write to disk that is under way is not cut short."""
+        """Waits until the process has stopped: a write to disk goes on for a moment after the signal."""
         until = time.monotonic() + _LONGEST_END
         states = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         while os.waitid(os.P_PID, self._process.pid, states) is None and time.monotonic() < until:
             time.sleep(_INTERVAL / 100)
 
     def write_model(self, arrays: Iterable[np.ndarray[Any, Any]]) -> None:
-        """Puts a model where the worker reads it."""
+        """Writes a model to the shared file."""
         at = 0
         for array in arrays:
             at = _write(self._shared, np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, at)
 
     def ask(self, round_number: int) -> None:
-        """Asks for the next row of a round. The socket takes so few bytes whether the worker reads them or not."""
+        """Asks for the next row of a round; the socket buffers so few bytes even if the worker reads none."""
         self._channel.settimeout(_INTERVAL)
         self._channel.sendall(b"%d\n" % round_number)
 
     def has_row(self, until: float) -> bool:
-        """Returns True where a row is there, False where training has given its last; waits until then."""
+        """Waits for an answer; returns True for a row, False after the last row."""
         line = b""
         while not line.endswith(b"\n"):
             left = until - time.monotonic()
@@ -262,24 +267,24 @@ class _RunningWorker:
         raise ValueError("it sends what is no answer")
 
     def row(self) -> FloatArray:
-        """Returns a copy of the row that is there."""
-        found = np.empty(self.setup.parameters)
-        left, at = found.data.cast("B"), self.setup.model_size
+        """Returns a copy of the row in the shared file."""
+        row = np.empty(self.setup.parameters)
+        left, at = row.data.cast("B"), self.setup.model_size
         while left:
             count = os.preadv(self._shared, [left], at)
             if not count:
                 raise ValueError("it gave no whole row")
             left, at = left[count:], at + count
-        return found
+        return row
 
     def has_died(self) -> bool:
-        """Returns whether the process has ended."""
+        """Returns True if the process has ended."""
         return self._process.poll() is not None
 
     def end(self) -> int | None:
-        """Kills the process and its group, and returns the code of one that had ended by itself."""
+        """Kills the process and its group; returns the exit code if the process had ended before."""
         code = self._process.poll()
-        if code is None:  # an end that is on its way, such as by a signal, closes the socket first
+        if code is None:  # a dying process closes the socket before the exit code is there
             with contextlib.suppress(subprocess.TimeoutExpired):
                 code = self._process.wait(_INTERVAL)
         self.end_all()
@@ -287,8 +292,8 @@ class _RunningWorker:
 
 
 def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Kills a worker with all processes of its group, whether it has ended or not."""
-    if os.getpid() != owner:  # a child that the silo's process forked, and that ends: the worker is not its own
+    """Kills all processes of a worker's group, also after the end of the worker itself."""
+    if os.getpid() != owner:  # a child that the silo's process forked: the worker belongs to the parent
         return
     with contextlib.suppress(OSError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -297,7 +302,7 @@ def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:
-    """Ends the process that waits for the end of the silo, before its pipe is closed: `_kill` ends the worker."""
+    """Ends the watcher before the pipe is closed; `_kill` then ends the worker."""
     if os.getpid() == owner:
         process.kill()
         process.wait()
@@ -306,9 +311,10 @@ def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _fill_standard_files(handed: contextlib.ExitStack) -> None:
-    """Opens what is closed of this process's standard files, until the worker runs.
+    """Opens the closed standard files of this process until the worker runs.
 
-    A service may start with any of the three closed. A file of the worker's that took such a place would be lost.
+    A service may start with any of the three standard files closed. A descriptor for the worker with the number 0, 1 or
+    2 would be replaced by a standard file of the worker.
     """
     while (file := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(file, True)
@@ -317,7 +323,7 @@ def _fill_standard_files(handed: contextlib.ExitStack) -> None:
 
 
 def _anonymous_file() -> int:
-    """Opens a file that has no name, in memory where the operating system has such: it goes with who holds it."""
+    """Opens a file without a name, in memory if the system can; the file vanishes with its last descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fulcrum-training")
     with tempfile.TemporaryFile() as file:
@@ -325,7 +331,7 @@ def _anonymous_file() -> int:
 
 
 def _write(file: int, data: bytes | memoryview, at: int = 0) -> int:
-    """Writes at a place of a file, and returns the place after it."""
+    """Writes data at an offset of a file; returns the offset after the data."""
     left = memoryview(data)
     while left:
         count = os.pwrite(file, left, at)

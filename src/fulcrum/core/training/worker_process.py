@@ -1,8 +1,8 @@
-"""The process that trains, seen from inside: it runs the training module's code, and holds nothing that a silo hides.
+"""The inside of the process that trains: the process runs the training module, and holds no ledger, key or seal.
 
-It is started by `fulcrum.core.training.training_worker` and by nobody else. For each row that the silo asks for it
-answers with one line, `["row"]`, `["end"]` or `["failed", reason, report]`. It ends when the silo does: a thread
-reads the silo's questions while training runs, and kills the process with its children where the other end is closed.
+`fulcrum.core.training.training_worker` starts the process. The silo asks for a row, and the process answers with a
+line: `["row"]`, `["end"]` or `["failed", reason, report]`. The process ends with the silo: a thread reads the silo's
+questions while training runs, and kills the process and its children as soon as the silo's end of the socket is closed.
 """
 
 import contextlib
@@ -27,54 +27,54 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.plan.verified_plan import verified_of_issuer
 from fulcrum.core.training.assignment import Assignment
-from fulcrum.core.training.training_module import Learner, load_learner
+from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.core.training.training_result import error_in_words, forked_children_end, report_of
 
 _LONGEST_REASON, _LONGEST_REPORT = 500, 8_000
-"""Characters. Each is at most six bytes of JSON, so that an answer is shorter than the silo's longest line."""
+"""Characters. A character is at most six bytes of JSON, so an answer is shorter than the silo's longest line."""
 
 
 def serve(channel_file: int, shared_file: int, start_file: int) -> None:
-    """Answers the silo for as long as it asks.
+    """Answers the silo's questions until the silo ends.
 
     Args:
-        channel_file: The descriptor of the socket that questions come from.
-        shared_file: That of the file with the model and the row.
-        start_file: That of the file that says what to train, and with which assignment.
+        channel_file: The descriptor of the socket of the questions.
+        shared_file: The descriptor of the file with the model and the row.
+        start_file: The descriptor of the file with the name of the training module and the assignment.
     """
     for file in (channel_file, shared_file, start_file):
-        os.set_inheritable(file, False)  # a program that training starts holds none of them
+        os.set_inheritable(file, False)  # a program that training starts holds no descriptor of the silo
     with open(start_file, "rb") as start:
         module, plan, silo, seed, options, arrays, memory = pickle.load(start)  # noqa: S301 written by the silo itself
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     _limit(memory)
     content, issuer = plan
-    known = verified_of_issuer(msgspec.json.decode(content, type=PlanFile), issuer)
-    assignment = Assignment(silo=silo, round_number=0, plan=known, seed=seed, options=options)
+    verified_plan = verified_of_issuer(msgspec.json.decode(content, type=PlanFile), issuer)
+    assignment = Assignment(silo=silo, round_number=0, plan=verified_plan, seed=seed, options=options)
     channel, shared = socket.socket(fileno=channel_file), mmap.mmap(shared_file, 0)
     questions: queue.SimpleQueue[int] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, questions), daemon=True).start()
-    learner: list[Learner] = []  # imported when it is first asked for, so that a failure is an answer
+    modules: list[TrainingModule] = []  # imported in the first round, so that a failed import is an answer
     rounds: Iterator[list[str]] = iter(())
     while True:
         number = questions.get()
         answer = next(rounds, None)
         if answer is None:
-            given = dataclasses.replace(assignment, round_number=number)
-            rounds = _answers(module, learner, given, arrays, shared)
+            of_round = dataclasses.replace(assignment, round_number=number)
+            rounds = _answers(module, modules, of_round, arrays, shared)
             answer = next(rounds)
         channel.sendall(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
 
 
 def _answers(
-    module: str, learner: list[Learner], assignment: Assignment, arrays: Any, shared: mmap.mmap
+    module: str, modules: list[TrainingModule], assignment: Assignment, arrays: Any, shared: mmap.mmap
 ) -> Iterator[list[str]]:
-    """Yields the answers of one round; whatever training raises is one of them, an interrupt or an exit too."""
+    """Yields the answers of a round; every exception of training is an answer, an interrupt or an exit too."""
     try:
         with forked_children_end():
-            if not learner:
-                learner.append(load_learner(module))
-        rows = learner[0].rows(_model(arrays, shared), assignment)
+            if not modules:
+                modules.append(load_training_module(module))
+        rows = modules[0].rows(_model(arrays, shared), assignment)
         while True:
             with forked_children_end():
                 row = next(rows, None)
@@ -89,7 +89,7 @@ def _answers(
 
 
 def _model(arrays: Any, shared: mmap.mmap) -> dict[str, FloatArray]:
-    """Returns the model's arrays where they are; the learner hands copies on."""
+    """Returns the model's arrays in shared memory; `ModelForm.to_module` copies the arrays for the user's code."""
     model, at = {}, 0
     for name, dtype, shape in arrays:
         count = int(np.prod(shape, dtype=np.int64))
@@ -99,7 +99,7 @@ def _model(arrays: Any, shared: mmap.mmap) -> dict[str, FloatArray]:
 
 
 def _listen(channel: socket.socket, questions: "queue.SimpleQueue[int]") -> None:
-    """Hands on the silo's questions, and ends this process and its children where there is no silo any more."""
+    """Passes on the silo's questions; kills this process and its children when the silo is gone."""
     with contextlib.suppress(OSError, ValueError), channel.makefile("rb") as lines:
         for line in lines:
             questions.put(int(line))
@@ -107,7 +107,7 @@ def _listen(channel: socket.socket, questions: "queue.SimpleQueue[int]") -> None
 
 
 def _limit(memory: int) -> None:
-    """Bounds the address space, and offers this process first where the operating system must end one for memory."""
+    """Bounds the address space, and makes this process the first that the operating system kills for memory."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
     if memory:

@@ -35,7 +35,7 @@ def train(message: Message, context: Context) -> Message:
     )
     model = arrays_in(message.content[ARRAYS])
     if SITE in context.node_config:
-        trained = _worker_of(site.folder).trained(model, assignment)
+        trained = _worker_of(site.folder).train(model, assignment)
     else:  # a virtual node of a simulation, which imports and runs the module in this process
         trained = dict(importlib.import_module(site.settings.train).train(model, assignment))
     return Message(RecordDict({ARRAYS: as_record(trained)}), reply_to=message)

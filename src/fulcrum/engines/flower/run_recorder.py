@@ -11,7 +11,7 @@ import msgspec
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.silo.site import Site
-from fulcrum.core.training.training_module import Learner
+from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.engines.site_folders import LocalRun, task_of
 from fulcrum.errors import DataError, FulcrumError, in_one_line
 from fulcrum.parsing import json_of
@@ -33,7 +33,7 @@ class RunRecorder:
         on_round: Called with the result of every round that this server ran.
     """
 
-    def __init__(self, site: Site, learner: Learner, on_round: Callable[[RoundResult], None]) -> None:
+    def __init__(self, site: Site, learner: TrainingModule, on_round: Callable[[RoundResult], None]) -> None:
         self._site, self._on_round = site, on_round
         self._evaluation = Evaluation(site, learner)
         self._history = list(history_of(site.state, site.plan))

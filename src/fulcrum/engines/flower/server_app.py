@@ -8,7 +8,7 @@ from collections.abc import Callable
 from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from fulcrum.core.training.training_module import load_learner
+from fulcrum.core.training.training_module import load_training_module
 from fulcrum.engines.flower.flower_records import arrays_in, as_record
 from fulcrum.engines.flower.run_recorder import RunRecorder
 from fulcrum.engines.flower.strategy import FulcrumStrategy, server_site
@@ -33,7 +33,7 @@ def run_plan(grid: Grid, on_round: Callable[[RoundResult], None] = lambda _: Non
         on_round: Called with the result of every round and the server's metrics.
     """
     site = server_site()
-    learner = load_learner(site.settings.train)
+    learner = load_training_module(site.settings.train)
     start = learner.starting_model(site.settings.options)
     recorder = RunRecorder(site, learner, on_round)
 

@@ -13,7 +13,7 @@ from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReaso
 
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
-from fulcrum.core.training.training_module import load_learner
+from fulcrum.core.training.training_module import load_training_module
 from fulcrum.engines.nvflare.job_endings import note_ending, note_run
 from fulcrum.engines.nvflare.job_messages import ANSWER, MODEL, ROUND, TASK, site_of
 from fulcrum.engines.site_folders import task_of
@@ -44,7 +44,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            learner = load_learner(site.settings.train)
+            learner = load_training_module(site.settings.train)
             start = learner.starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
             coordinator = Coordinator.open(site.state, site.plan, start, classes=learner.classes(start))

@@ -1,8 +1,8 @@
-"""A silo's answers in a masked round: its release, recorded in its ledger and then masked.
+"""The answers of a silo in a masked round: the release is recorded in the ledger and then masked.
 
-The stages are those of `fulcrum.core.masking.masking_messages`. An engine hands every request to the silo and sends
-back what it returns; one of the five requests asks for an update, and comes with the model. Where a method raises,
-nothing is sent.
+`fulcrum.core.masking.masking_messages` defines the stages. An engine passes every request to the silo and sends back
+the answer. One of the five requests asks for an update and comes with the model. If a method raises an error, the
+engine sends no answer.
 
     silo = MaskedSilo(site)
     if silo.asks_for_update(request):
@@ -38,25 +38,27 @@ from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
 
 
 class MaskedSilo(ReleasingSilo):
-    """One silo whose server gets sums alone: it releases, and masks. It needs its ledger and its record of rounds.
+    """A silo whose server receives masked sums: releases, and masks every release.
 
-    Guarantees in deployment, against a server that asks for whatever it likes, together with the plan's colluders:
+    Neighbouring datasets differ in the silo's whole dataset. Guarantees in deployment, against a server that sends any
+    requests and cooperates with the plan's colluders:
 
-    - what leaves is at most one masked vector a round, whose content is in the ledger, charged, before;
-    - it is unmasked only in a sum with all members of the group, or all but the plan's dropouts, and no fewer than the
-      policy's smallest region, whose keys the plan carries and who were asked for the same round on the same model, and
-      were told the same beside it;
-    - it is in one sum: no second one of the round is unmasked, after a restart neither;
-    - the policy is read at every stage. Whatever of it is stricter holds at once, a smaller smallest region once a
-      round is next begun; while it cannot be read, or does not pass the plan, nothing is answered.
+    - at most one masked vector leaves the silo in a round, and its content is in the ledger, charged, before;
+    - the vector is unmasked only in a sum of all members of the group, or of all but the plan's dropouts, and of at
+      least as many silos as the policy's smallest region. The plan carries the keys of all members in the sum, and all
+      of them received the same round, the same model and the same settings beside the model;
+    - the vector is in a single sum: no second sum of the round is unmasked, not even after a restart. The difference
+      of two sums would reveal the release of a single silo;
+    - the policy is read at every stage. A stricter rule holds at once, and a smaller `smallest_region` from the next
+      begun round on. The silo answers no request while the policy cannot be read or forbids the plan.
 
     Args:
-        site: The silo's own folder.
-        learner: Trains in this process, where an engine calls the user's code. By default the module that the site
-            names trains in a process of its own.
+        site: The silo's own folder, with ledger and record of masked rounds.
+        learner: The object that trains in this process, for an engine that calls the user's code. By default the
+            site's training module trains in a separate process.
 
     Raises:
-        FulcrumError: Plan or policy do not let this silo take part.
+        FulcrumError: The plan or the policy does not let this silo take part.
     """
 
     _masks = True
@@ -74,7 +76,7 @@ class MaskedSilo(ReleasingSilo):
         self._key = load_private_key(plan, silo, site.key, "signing")
 
     def own_request(self, requests: Iterable[bytes]) -> bytes:
-        """Returns the request that is for this silo's group: a server that does not know yet who is who sends all."""
+        """Returns the request for this silo's group; a server that does not know the silos yet sends all requests."""
         for request in requests:
             if request_from_bytes(request).session.group == self._group.name:
                 return request
@@ -82,48 +84,48 @@ class MaskedSilo(ReleasingSilo):
 
     @staticmethod
     def asks_for_update(request: bytes) -> bool:
-        """Returns whether a request asks for an update, so that it is for `masked_update`."""
+        """Returns True for a request that asks for an update; such a request is for `masked_update`."""
         return isinstance(request_from_bytes(request), Inbox)
 
     def answer(self, request: bytes, *, settings: str = "") -> bytes:
         """Returns the answer to a request that asks for no update.
 
         Args:
-            request: As it came.
-            settings: The digest of what this silo's training goes by and no message of the round holds, such as the
-                settings of a run; see `Member`.
+            request: The bytes of the request.
+            settings: The digest of the settings that this silo trains by and no message of the round holds, such as
+                the settings of a run; see `MemberProtocol`.
         """
-        asked = request_from_bytes(request)
-        rounds = self._released_rounds(asked) if self._group.deployed else None
+        message = request_from_bytes(request)
+        rounds = self._released_rounds(message) if self._group.deployed else None
         with self._masking(settings) as masking:
             if rounds is not None:
-                self._check_agree(asked, rounds, masking)
+                self._check_agree(message, rounds, masking)
             return masking.answer(request)
 
     def masked_update(
         self, request: bytes, model: Mapping[str, FloatArray], *, beside: str = "", settings: str = ""
     ) -> bytes:
-        """Trains on a model and returns the masked release; asked again, the same release is masked again.
+        """Trains on a model and returns the masked release; a second call masks the same release again.
 
-        Whether it is refused depends on request, model and what stands beside it, plan, policy, ledger and record,
-        never on the silo's records.
+        A refusal depends on request, model, `beside`, plan, policy, ledger and record of masked rounds, and never on
+        the silo's data.
 
         Args:
-            request: As it came.
-            model: What came with it.
-            beside: The digest of all else that came with it and that training is told.
-            settings: As in `answer`.
+            request: The bytes of the request.
+            model: The model that came with the request.
+            beside: The digest of everything else that came with the request and that training receives.
+            settings: The digest of further settings, as in `answer`.
         """
         with self._masking(settings) as masking:
             session = masking.check_inbox(request)
         if basis_of(model, beside) != session.basis:
             raise ExchangeError("mask.model-differs", round_number=session.round_number)
-        made = self._released(model, session.round_number, basis_of(model, beside, settings))
+        release = self._release(model, session.round_number, basis_of(model, beside, settings))
         with self._masking(settings) as masking:
-            return masking.masked_input(request, whole_numbers(made, self._group))
+            return masking.masked_input(request, whole_numbers(release, self._group))
 
     def _released_rounds(self, request: Request) -> set[int] | None:
-        """Returns the rounds of a request's plan that are in the ledger, where what is asked depends on them."""
+        """Returns the released rounds of a request's plan; None for a request that does not depend on these rounds."""
         if not isinstance(request, Begin | Survivors):
             return None
         with self._ledger() as ledger:
@@ -131,9 +133,10 @@ class MaskedSilo(ReleasingSilo):
             return {entry.round_number for entry in ledger.entries() if entry.plan_digest == plan}
 
     def _check_agree(self, request: Request, rounds: set[int], masking: MemberReplies) -> None:
-        """Raises `ReleaseError` where ledger and record do not belong together: one of them is new, or an old copy.
+        """Raises `ReleaseError` if ledger and record of masked rounds contradict: a file is new, or an old copy.
 
-        A round is in the record before its release is in the ledger, and is unmasked after that.
+        A round enters the record before its release enters the ledger, and is unmasked after the release. A site that
+        went on with an old copy could unmask a second sum of a round.
         """
         session = request.session
         released, number = session.round_number in rounds, session.round_number
@@ -145,29 +148,29 @@ class MaskedSilo(ReleasingSilo):
             raise ReleaseError("mask.round-not-released", round_number=number, silo=self._site.settings.name)
 
     def _masking(self, settings: str = "") -> MemberReplies:
-        """Opens the silo's record of masked rounds, which in deployment must be there: a lost one is not begun anew."""
+        """Opens the silo's record of masked rounds, which must exist in deployment: a new record would forget sums."""
         site, silo = self._site, self._site.settings.name
         if site.settings.purpose == "research":
             path = (site.state / record_name(silo)).with_suffix(".scratch")
             return MemberReplies(ScratchStore(path), self._member(settings))
 
-        def opened() -> MemberReplies:
+        def open_record() -> MemberReplies:
             record = own_record(site, record_name(silo), lambda path: MemberStore.open(path, silo=silo))
             try:
-                return MemberReplies(record, self._member(settings))  # its policy may have changed meanwhile
+                return MemberReplies(record, self._member(settings))  # the policy may have changed during the wait
             except BaseException:
                 record.close()
                 raise
 
-        return once_free(opened)
+        return once_free(open_record)
 
     def _member(self, settings: str) -> MemberProtocol:
-        """Returns this silo as a member of its group, by its policy as it is now."""
+        """Returns this silo as a member of its group, under the policy that is on disk now."""
         silo, least = self._site.settings.name, self._least_in_a_sum()
         return MemberProtocol(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
 
     def _least_in_a_sum(self) -> int:
-        """Returns how many silos the policy asks for in a sum, as it is on disk, once it has passed the plan."""
+        """Returns the policy's least number of silos in a sum; checks the plan against the policy on disk first."""
         site, policy = self._site, self._site.policy
         if site.settings.purpose == "deployment":
             release_parameters_of(site.plan, site.settings.name, policy=policy)
@@ -177,7 +180,7 @@ class MaskedSilo(ReleasingSilo):
 
 
 def whole_numbers(release: Release, group: Group) -> npt.NDArray[np.int64]:
-    """Returns a release as it is masked: in deployment as it is, in research rounded to a lattice of step 2^-40 C."""
+    """Returns the integers to be masked: a deployed release itself, or a research release in steps of 2^-40 C."""
     if group.deployed:
         if release.step != group.step:
             raise ReleaseError("mask.release-lattice", silo=release.silo, group=group.name)

@@ -1,4 +1,4 @@
-"""What a silo insists on, whoever made the plan: its own limits, checked on figures it recomputes itself.
+"""A silo's own limits on every plan, checked on figures that the silo recomputes.
 
 >>> policy = Policy(largest_epsilon_above=1.0, largest_epsilon_inside=8.0, smallest_region=2)
 >>> from fulcrum.planning.planner import plan
@@ -31,21 +31,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A silo's own limits.
 
     Attributes:
-        largest_epsilon_above: Against anyone outside its region who sees the sums of its region; if all silos are
-            masked as one group, against anyone outside the federation who sees the global sum.
-        largest_epsilon_inside: Against whoever sees its own updates; where sums are masked, against the server together
-            with silos, and with it any silo that sees the sum and knows its own noise.
-        largest_epsilon: By observer, against any observer that a plan may name: its tiers, such as "country", and
-            "federation". A plan that does not name such an observer is refused.
-        largest_delta: Of the plan.
-        smallest_region: Silos that must share its region, itself included; where sums are masked, silos that must be
-            in every sum with it.
-        largest_rounds: Releases in all, whatever plans they are made under: the rounds of a plan and what the silo's
-            ledger holds under other plans must not be more.
-        least_colluders: Silos of its region that the plan must hold out against, or do without.
-        peers: Names that must be in its region, each with its public key, or an empty string for any key.
-        region_key: The public key that its releases are sealed to, "x25519:...". A plan that carries another for the
-            region it puts the silo in is refused, so that neither another key nor another region opens them.
+        largest_epsilon_above: The largest epsilon against an observer outside the silo's region who sees the region's
+            sums; if all silos are masked as one group, against an observer outside the federation who sees the global
+            sum.
+        largest_epsilon_inside: The largest epsilon against an observer of the silo's own releases; with masked sums,
+            against the server together with silos, and so against any silo that sees the sum and knows its own noise.
+        largest_epsilon: The largest epsilon by observer, for any observer that a plan may name: a tier such as
+            "country", or "federation". A plan without such an observer is refused.
+        largest_delta: The largest delta of a plan.
+        smallest_region: The least number of silos in the silo's region, the silo included; with masked sums, the least
+            number of silos in every sum.
+        largest_rounds: The largest number of releases under all plans together: the rounds of the plan, plus the
+            releases under other plans in the silo's ledger.
+        least_colluders: The least number of colluding silos of the region that the plan must withstand.
+        peers: The silos that must be in the region, with their public keys; an empty string allows any key.
+        region_key: The public key of the seal of releases, "x25519:...". A plan with another key for the silo's region
+            is refused, so that no other key and no other region opens a release.
         issuer: The public key that must have signed the plan; see `fulcrum.core.plan.signatures`.
     """
 
@@ -63,21 +64,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def check(self, plan: SupportsContent, silo: str, *, before: int = 0) -> None:
         """Raises `PolicyError` with the reason unless the plan keeps to the policy.
 
-        Epsilons are recomputed from multipliers and roster on the path of `fulcrum verify`, not taken from the plan.
+        The epsilons are recomputed from multipliers and roster, as in `fulcrum verify`, and not taken from the plan: an
+        issuer can write any epsilon into a plan file.
 
         Args:
-            plan: What the silo was handed.
-            silo: Whose policy it is.
-            before: The releases that it made under other plans, `Ledger.releases_besides`.
+            plan: The plan that the silo received.
+            silo: The silo of the policy.
+            before: The number of the silo's releases under other plans, `Ledger.releases_besides`.
         """
         self._check(_Figures.of(plan), silo, before)
 
     def check_every_silo(self, plan: SupportsContent) -> None:
-        """Raises `PolicyError` with the reason of the first silo for which the plan does not keep to the policy.
+        """Raises `PolicyError` with the reason of the first silo whose check fails.
 
         The plan is verified, and its figures are recomputed, once for all silos.
         """
-        if type(self).check is not Policy.check:  # a class of the user's own asks more
+        if type(self).check is not Policy.check:  # a subclass of the user may check more
             for silo in verified_plan(plan, error=PolicyError).index:
                 self.check(plan, silo)
             return
@@ -86,7 +88,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             self._check(figures, silo, 0)
 
     def _check(self, figures: "_Figures", silo: str, before: int) -> None:
-        """Holds the figures of a plan against the policy of one silo."""
+        """Compares the figures of a plan with the limits of the policy, for one silo."""
         plan, tier = figures.plan, figures.plan.federation.innermost
         index, inner = plan.index_of(silo, PolicyError), tier.name
         if self.issuer is not None and plan.issuer != self.issuer:
@@ -95,8 +97,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if is_one_group(plan):
             above, inside = "outside the federation", "inside the federation"
         if unknown := [name for name in self.largest_epsilon if name not in plan.federation.tier_names]:
-            known = listing(plan.federation.tier_names)
-            raise PolicyError("policy.observer-unknown", silo=silo, observer=unknown[0], known=known)
+            names = listing(plan.federation.tier_names)
+            raise PolicyError("policy.observer-unknown", silo=silo, observer=unknown[0], known=names)
         limits = [
             (above, inner, self.largest_epsilon_above),
             (inside, SILO, self.largest_epsilon_inside),
@@ -104,7 +106,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         ]
         for where, observer, largest in limits:
             spent = figures.recomputed.epsilon(observer)[index]
-            if not spent <= largest:
+            if not spent <= largest:  # not `spent > largest`, which lets nan pass
                 raise PolicyError(
                     "policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=display_epsilon(spent)
                 )
@@ -143,7 +145,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
 
     def check_releases(self, silo: str, rounds: int, before: int) -> None:
-        """Raises `PolicyError` unless the rounds of a plan, and the releases before it, are as few as allowed."""
+        """Raises `PolicyError` if the rounds of a plan and the releases before are more than `largest_rounds`."""
         if self.largest_rounds is not None and before + rounds > self.largest_rounds:
             earlier = f", and {before} releases were made under others" if before else ""
             raise PolicyError(
@@ -153,11 +155,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Figures:
-    """The figures of a plan that policies are held against, recomputed on the path of `fulcrum verify`.
+    """The figures of a plan that policies limit, recomputed as in `fulcrum verify`.
 
     Attributes:
-        plan: The plan, verified.
-        members: By region, the silos of it.
+        plan: The verified plan.
+        members: The silos by region.
         recomputed: The epsilons of every silo, by observer.
     """
 
@@ -167,13 +169,13 @@ class _Figures:
 
     @classmethod
     def of(cls, plan: SupportsContent) -> Self:
-        """Returns the figures of a plan, or raises `PolicyError` where the plan does not verify."""
+        """Returns the figures of a plan, or raises `PolicyError` for a plan that does not verify."""
         sound = verified_plan(plan, error=PolicyError)
         content = sound.content()
         members: dict[str, list[str]] = defaultdict(list)
         for entry in content.silos:
             members[entry.node].append(entry.silo)
-        # Of the accountants, renyi is the one proven for what a deployed silo draws.
+        # A deployed silo draws discrete noise, and only the accountant renyi is proven for discrete noise.
         proven = msgspec.structs.replace(content.settings, accountant="renyi")
         deployed = content.purpose == "deployment"
         recomputed = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)

@@ -1,9 +1,9 @@
-"""The numbers that one silo's releases under a plan are made from, taken from the plan once it is verified.
+"""The parameters of a silo's releases under a plan, taken from the verified plan.
 
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0, parameters=6, purpose="deployment")
->>> parameters = release_parameters_of(made, "region-1-1")
->>> parameters.region, parameters.rounds, parameters.clip_norm, parameters.width >= made.lattice_width(0)
+>>> sample = plan("isic-paper", rounds=2, epsilon=1.0, parameters=6, purpose="deployment")
+>>> parameters = release_parameters_of(sample, "region-1-1")
+>>> parameters.region, parameters.rounds, parameters.clip_norm, parameters.width >= sample.lattice_width(0)
 ('region-1', 2, 1.0, True)
 """
 
@@ -27,17 +27,18 @@ from fulcrum.errors import ReleaseError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseParameters(LatticeMechanism):
-    """The mechanism of a silo's releases under one plan, the cost of it, and nothing else of the plan.
+    """The mechanism of a silo's releases under a plan, together with the cost of a release.
 
-    So the noise that is drawn is the noise that is charged. The width is multiplier * weight * C / step, rounded up to
-    a number of double precision.
+    A single object holds mechanism and cost, so the noise that is drawn is the noise that is charged. The width of the
+    noise is multiplier * weight * C / step, rounded up to a number of double precision: the noise is never narrower
+    than the plan's.
 
     Attributes:
         plan_digest: The digest of the plan.
         silo: The silo that releases.
-        region: The region whose sum the releases go into.
-        cost: The squared shifts that a release spends.
-        allowance: The squared shifts that the plan allows in all.
+        region: The region of the silo, whose sum contains the releases.
+        cost: The squared shifts of a release, by observer.
+        allowance: The squared shifts that the plan allows in total.
     """
 
     plan_digest: str
@@ -56,17 +57,17 @@ _PASSED: dict[tuple[str, str, str, type, bytes], ReleaseParameters] = {}
 
 
 def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | None = None) -> ReleaseParameters:
-    """Returns the numbers of a silo's releases, under a plan that verifies and that the silo's policy passes.
+    """Returns the parameters of a silo's releases under a plan that verifies and that the silo's policy allows.
 
-    A policy is asked once for a plan, an issuer and a silo. The numbers come from the `VerifiedPlan` alone: a plan
-    object that somebody changed in memory has no part in them.
+    All parameters come from the `VerifiedPlan`: a plan object that was changed in memory after its verification has no
+    influence. The policy is checked once for a plan, issuer and silo, and again after every change of the policy.
 
     Raises:
-        ReleaseError: The plan does not know the silo, does not hold what it says, or is one for research.
-        PolicyError: The policy forbids it.
+        ReleaseError: The plan does not know the silo, fails verification, or is a plan for research.
+        PolicyError: The policy forbids the plan.
     """
     sound = verified_plan(plan, error=ReleaseError)
-    rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # JSON would take inf and nan for one
+    rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # not JSON, which writes inf and nan alike
     if (key := (sound.digest, sound.issuer, silo, type(policy), rules)) not in _PASSED:
         _PASSED[key] = _checked_parameters(sound, silo, policy)
     return _PASSED[key]
@@ -74,7 +75,7 @@ def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | 
 
 def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) -> ReleaseParameters:
     index = plan.index_of(silo, ReleaseError)
-    if plan.unit != SILO_UNIT:  # its costs would be added to those of silos, and its mechanism may not keep to it
+    if plan.unit != SILO_UNIT:  # a ledger would add costs of two units, and the mechanism may not bound the other unit
         raise ReleaseError("release.unit-unsupported", unit=plan.unit.name)
     if policy is not None:
         policy.check(plan, silo)
@@ -85,9 +86,9 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
     step = float(plan.lattice_steps[region])
     width = _rounded_up(Fraction(multiplier) * Fraction(weight) * Fraction(plan.clip_norm) / Fraction(step))
     check_fits(signal=weight * plan.clip_norm / step, width=width, members=len(plan.federation), silo=silo)
-    each = plan.release_cost(silo)
-    before = {tier: float(plan.spent[tier][index]) if tier in plan.spent else 0.0 for tier in each}
-    total = {tier: before[tier] + plan.rounds * each[tier] for tier in each}
+    cost = plan.release_cost(silo)
+    before = {tier: float(plan.spent[tier][index]) if tier in plan.spent else 0.0 for tier in cost}
+    total = {tier: before[tier] + plan.rounds * cost[tier] for tier in cost}
     return ReleaseParameters(
         plan_digest=plan.digest,
         silo=silo,
@@ -98,7 +99,7 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
         weight=weight,
         step=step,
         width=width,
-        cost=Cost(shifts=each, alone=plan.release_cost_alone(silo)),
+        cost=Cost(shifts=cost, alone=plan.release_cost_alone(silo)),
         allowance=Allowance(
             plan_digest=plan.digest, rounds=plan.rounds, shifts=total, assumptions=assumptions_of(plan)
         ),
@@ -106,7 +107,7 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
 
 
 def assumptions_of(plan: PlanData) -> Assumptions:
-    """Returns the assumptions of a plan about its observers, for the ledger to compare plans by."""
+    """Returns the assumptions of a plan about its observers; the ledger compares plans by their assumptions."""
     return Assumptions(
         federation=plan.federation.digest,
         colluders=plan.colluders,
@@ -116,6 +117,6 @@ def assumptions_of(plan: PlanData) -> Assumptions:
 
 
 def _rounded_up(exact: Fraction) -> float:
-    """The least number of double precision that is not below a fraction."""
+    """Returns the smallest number of double precision that is at least a fraction."""
     near = float(exact)
     return near if Fraction(near) >= exact else math.nextafter(near, math.inf)

@@ -1,16 +1,16 @@
-"""What one silo releases in one round: its update clipped, perturbed, weighted and accounted for, and nothing else.
+"""The release of a silo in a round: the update, clipped, perturbed, weighted and charged to the ledger.
 
 >>> import numpy as np
 >>> from fulcrum.core.noise.noise_sources import SeededNoise
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> sent = release({"head": np.ones((2, 3))}, made, "region-1-1", 1, noise=SeededNoise(seed=0))
+>>> research_plan = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> sent = release({"head": np.ones((2, 3))}, research_plan, "region-1-1", 1, noise=SeededNoise(seed=0))
 >>> sent.values.shape, sent.step
 ((6,), None)
 
-In research a release is floating point and its noise seeded. In deployment it is integers on the region's lattice,
-its noise cryptographic, and its bytes are in the silo's ledger, charged, before they are returned: what is returned
-may be sent, and sent again, as it is.
+A research release is floating point with seeded noise. A deployed release is integers on the region's lattice with
+cryptographic noise, and the bytes are in the silo's ledger, charged, before `release` returns: the silo may send the
+returned release, and may send the same release again.
 """
 
 import logging
@@ -31,21 +31,21 @@ from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import RefusedReleaseError, ReleaseError
 
 alarm = logging.getLogger("fulcrum.alarm")
-"""Where a silo is told, and nobody else, that its training diverged."""
+"""The log of failures of training. Only the silo may read the log: a failure depends on the silo's records."""
 
 
 def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
-    """Tells the silo alone that something went wrong."""
+    """Reports a failure to the silo's own log, and to no other party."""
     tell_log(alarm, logging.CRITICAL, text, *values, trace=trace)
 
 
 def tell_log(log: logging.Logger, level: int, text: str, *values: object, trace: bool = False) -> None:
-    """Tells a silo's own log. A listener that fails, or exits, is not heard: what is answered must not depend on it."""
+    """Writes to a silo's own log; a handler that fails or exits has no effect on the silo's answer."""
     try:
         log.log(level, text, *values, exc_info=trace)
-    except KeyboardInterrupt:  # the operator's
+    except KeyboardInterrupt:  # the operator wants the site to end
         raise
-    except BaseException:  # noqa: S110 nobody is left to tell
+    except BaseException:  # noqa: S110 no log is left for the report
         pass
 
 
@@ -61,38 +61,41 @@ def release(
     basis: str = "",
     masked: bool = False,
 ) -> Release:
-    """Returns what a silo may send in a round.
+    """Returns the silo's release for one round.
 
-    Guarantees in deployment, neighbours differing in the silo's whole dataset (sensitivity 2C):
+    Neighbouring relation: two datasets that differ in the silo's whole dataset; the sensitivity of the clipped update
+    is 2C. Guarantees in deployment:
 
-    - the norm of what enters the noise is at most weight times C, whatever the dtype, shape, rounding or clip share;
-    - noise is at least as wide as the plan says, drawn for this release alone;
-    - the plan verifies and the policy passes it, or nothing is released; clip, noise and cost follow from what was
-      verified, and a plan changed in memory is refused (`fulcrum.core.silo.release_parameters`);
-    - bytes and cost are on disk before this returns; asked again on the same basis, the same bytes come back free;
-    - past the plan's rounds or budget, or on another basis for a round already released: refused;
-    - all of that is one step for other threads on the same ledger, under whichever plan they release;
-    - whether it is refused depends on the update's types, names, dtypes and shapes, never on a value. An update that is
-      not finite is released as zero plus noise, and the silo alone is told (`alarm`): refusing would tell the observer
-      that this silo diverged, which no epsilon covers.
+    - the signal has norm at most weight times C before the noise, for every dtype, shape, rounding and clip share;
+    - the noise is at least as wide as the plan says, and drawn for this release alone;
+    - no release without a plan that verifies and a policy that allows the plan. Clip, noise and cost come from the
+      verified plan, and a plan that was changed in memory is refused (`fulcrum.core.silo.release_parameters`);
+    - bytes and cost are on disk before the return. A second call on the same basis returns the same bytes, free;
+    - refused: a round past the plan's rounds, a cost past the allowance, and a second basis for a released round;
+    - all steps are atomic for other threads with the same ledger, under any plans;
+    - a refusal depends on types, names, dtypes and shapes of the update, and never on a value.
 
-    So what is no update of the model's layout is a mistake in the caller's code, and raises. Where training may fail,
-    or return something else, because of the records it meets, the caller must hide that: release zeros of the model's
-    layout in its place. The stations of `fulcrum.engines` do.
+    Edge cases:
+
+    - an update that is not finite is released as zero plus noise, and only the silo's log (`alarm`) reports the update.
+      A refusal would tell the observer that the silo diverged, and no epsilon covers that leak;
+    - an update with another layout than the model raises an error, as a mistake in the caller's code. If training may
+      fail or return another layout because of the records, the caller must hide the failure and release zeros in the
+      model's layout. `ReleasingSilo` does so.
 
     Args:
-        update: What local training changed: arrays of half, single or double precision. Integers are refused, since
-            counts and buffers are not updates; see `fulcrum.core.messages.layout.flatten_arrays` for what else is.
-        plan: What to release under. A research plan takes seeded noise, a deployment plan refuses it.
-        silo: Whose update it is.
-        round_number: From 1.
-        ledger: The silo's ledger; required in deployment, and refused in research, as a policy is.
+        update: The change of the model by local training: arrays of half, single or double precision. Integers are
+            refused, since counts and buffers are no updates; see `fulcrum.core.messages.layout.flatten_arrays`.
+        plan: The plan of the release. A research plan requires seeded noise, a deployment plan refuses seeded noise.
+        silo: The silo of the update.
+        round_number: The round, from 1.
+        ledger: The silo's ledger; required in deployment, refused in research.
         noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
-        policy: What the silo itself insists on: its limits and keys before the first release under a plan, the count
-            of all releases before every one.
-        basis: What the update was computed from, such as the digest of the global model.
-        masked: Whether it leaves the silo masked alone, as `MaskedSilo` sends it. A plan that counts on that takes
-            nothing else, and one that does not takes nothing masked.
+        policy: The silo's policy; refused in research. Limits and keys are checked before the first release under a
+            plan, the number of all releases before every release.
+        basis: The input of the update, such as the digest of the global model.
+        masked: True if the release leaves the silo masked, as `MaskedSilo` sends releases. A plan for masked sums
+            requires True, and any other plan requires False.
     """
     plan = verified_plan(plan, error=ReleaseError)
     index = plan.index_of(silo, ReleaseError)
@@ -113,31 +116,31 @@ def release(
         raise ReleaseError("release.noise-not-of-silos")
     ledger = _own_ledger(ledger, silo)
     layout, flat = flatten_arrays(update)
-    terms = release_parameters_of(plan, silo, policy=policy)
-    kept = _kept(terms, layout, round_number, ledger, policy, basis)
-    if kept is not None:
-        return kept
-    made = _lattice_release(flat, layout, terms, round_number)
-    del flat  # of a large update, memory that the bytes need
-    payload, asked = made.to_bytes(), _asked(layout, basis)
+    parameters = release_parameters_of(plan, silo, policy=policy)
+    if cached_release := _cached_release(parameters, layout, round_number, ledger, policy, basis):
+        return cached_release
+    new_release = _lattice_release(flat, layout, parameters, round_number)
+    del flat  # the bytes of a large release need the memory of the update
+    payload, cost = new_release.to_bytes(), parameters.cost
     with ledger.holding():
-        # Asked again: another thread may have released while this one drew its noise.
-        kept = _kept(terms, layout, round_number, ledger, policy, basis)
-        if kept is not None:
-            return kept
-        ledger.record(terms.allowance, round_number=round_number, basis=asked, payload=payload, cost=terms.cost)
-    return made
+        # A second check: another thread may have released this round while this thread drew its noise. An observer of
+        # two releases of an update could average their noise away.
+        if cached_release := _cached_release(parameters, layout, round_number, ledger, policy, basis):
+            return cached_release
+        entry_basis = _entry_basis(layout, basis)
+        ledger.record(parameters.allowance, round_number=round_number, basis=entry_basis, payload=payload, cost=cost)
+    return new_release
 
 
 def checked_round(plan: VerifiedPlan, round_number: Any) -> int:
-    """Returns a round as a number, or raises `ReleaseError` unless the plan has it."""
+    """Returns a round as an integer; raises `ReleaseError` for a round outside of the plan."""
     try:
-        found = operator.index(round_number)
+        number = operator.index(round_number)
     except TypeError:
         raise ReleaseError("release.round-type", round_number=round_number) from None
-    if not 1 <= found <= plan.rounds:
-        raise ReleaseError("release.round-outside-plan", round_number=found, rounds=plan.rounds)
-    return found
+    if not 1 <= number <= plan.rounds:
+        raise ReleaseError("release.round-outside-plan", round_number=number, rounds=plan.rounds)
+    return number
 
 
 def prepared_release(
@@ -150,28 +153,31 @@ def prepared_release(
     policy: Policy | None = None,
     basis: str = "",
 ) -> Release | None:
-    """Asks before anything is trained: returns a round's release if the ledger holds it, None if it may be made.
+    """Returns the round's release if the ledger holds the release, or None if a new release is allowed.
+
+    Called before training, so that no silo trains for a release that would be refused.
 
     Args:
-        model: Arrays of the update's names and shapes, such as the global model.
-        plan: What is released under, for deployment.
-        silo: Whose release it is.
-        round_number: From 1.
+        model: Arrays with the names and shapes of the update, such as the global model.
+        plan: The deployment plan of the release.
+        silo: The silo of the release.
+        round_number: The round, from 1.
         ledger: The silo's ledger.
-        policy: What the silo itself insists on.
-        basis: What the update is computed from.
+        policy: The silo's policy.
+        basis: The input of the update, as in `release`.
 
     Raises:
-        FulcrumError: Whatever `release` would refuse it for, whichever update it were given.
+        FulcrumError: `release` would refuse every update for this round.
     """
     round_number = checked_round(plan, round_number)
     ledger = _own_ledger(ledger, silo)
     layout = layout_of(floats_by_name(model, what="model"))
-    return _kept(release_parameters_of(plan, silo, policy=policy), layout, round_number, ledger, policy, basis)
+    parameters = release_parameters_of(plan, silo, policy=policy)
+    return _cached_release(parameters, layout, round_number, ledger, policy, basis)
 
 
 def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
-    """Returns the ledger if it is one, and the silo's: another's would answer with the releases of another."""
+    """Returns the silo's ledger; the ledger of another silo would return the releases of the other silo."""
     if not isinstance(ledger, Ledger):
         raise ReleaseError("release.ledger-missing")
     if ledger.silo != silo:
@@ -179,34 +185,35 @@ def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
     return ledger
 
 
-def _kept(
-    terms: ReleaseParameters, layout: Layout, round_number: int, ledger: Ledger, policy: Policy | None, basis: str
+def _cached_release(
+    parameters: ReleaseParameters, layout: Layout, round_number: int, ledger: Ledger, policy: Policy | None, basis: str
 ) -> Release | None:
-    """Returns a round's release if the ledger holds it, None if it may be made; raises where it may not."""
+    """Returns the round's release from the ledger, or None if a new release is allowed; raises if not."""
+    allowance = parameters.allowance
     with ledger.holding():
-        _check_layout(terms, layout, ledger)
-        kept = ledger.stored_payload(terms.allowance, round_number, _asked(layout, basis))
-        if kept is not None:
-            return Release.from_bytes(kept)
+        _check_layout(parameters, layout, ledger)
+        payload = ledger.stored_payload(allowance, round_number, _entry_basis(layout, basis))
+        if payload is not None:
+            return Release.from_bytes(payload)
         if policy is not None:
-            policy.check_releases(terms.silo, terms.rounds, ledger.releases_besides(terms.plan_digest))
-        ledger.enter_plan(terms.allowance)
-        reason = ledger.would_exceed(terms.allowance, terms.cost, round_number)
+            policy.check_releases(parameters.silo, parameters.rounds, ledger.releases_besides(parameters.plan_digest))
+        ledger.enter_plan(allowance)
+        reason = ledger.would_exceed(allowance, parameters.cost, round_number)
     if reason is not None:
         raise RefusedReleaseError("release.refused-by-ledger", reason=reason)
     return None
 
 
-def _asked(layout: Layout, basis: str) -> str:
-    """What a ledger knows a round's release by: the layout, and what it was computed from."""
+def _entry_basis(layout: Layout, basis: str) -> str:
+    """Returns the basis of a ledger entry: the digest of the layout, and the input of the update."""
     return f"{layout.digest} {basis}"
 
 
-def _check_layout(terms: ReleaseParameters, layout: Layout, ledger: Ledger) -> None:
-    if layout.parameters != terms.parameters:
-        raise ReleaseError("release.parameters-differ", parameters=layout.parameters, expected=terms.parameters)
+def _check_layout(parameters: ReleaseParameters, layout: Layout, ledger: Ledger) -> None:
+    if layout.parameters != parameters.parameters:
+        raise ReleaseError("release.parameters-differ", parameters=layout.parameters, expected=parameters.parameters)
     for entry in ledger.entries():
-        if entry.plan_digest == terms.plan_digest and entry.basis.split(" ")[0] != layout.digest:
+        if entry.plan_digest == parameters.plan_digest and entry.basis.split(" ")[0] != layout.digest:
             raise ReleaseError("release.layout-differs", round_number=entry.round_number)
 
 
@@ -229,13 +236,13 @@ def _research_release(
 
 
 def seeded_mechanism(plan: PlanData, index: int, noise: SeededNoise, round_number: int) -> GaussianMechanism:
-    """Returns the mechanism of a silo's release in a round, as a research plan has it.
+    """Returns the mechanism of a silo's release in a round of a research plan.
 
     Args:
-        plan: Says how wide the noise is.
-        index: Where the silo stands in the plan.
-        noise: Where the noise comes from.
-        round_number: From 1.
+        plan: The research plan.
+        index: The index of the silo in the plan.
+        noise: The source of the noise.
+        round_number: The round, from 1.
     """
     return GaussianMechanism(
         clip_norm=plan.clip_norm,
@@ -246,15 +253,15 @@ def seeded_mechanism(plan: PlanData, index: int, noise: SeededNoise, round_numbe
     )
 
 
-def _lattice_release(flat: FloatArray, layout: Layout, terms: ReleaseParameters, round_number: int) -> Release:
-    """Returns the release of an update; one that is not finite is zero plus noise, and the silo alone is told."""
+def _lattice_release(flat: FloatArray, layout: Layout, parameters: ReleaseParameters, round_number: int) -> Release:
+    """Returns the deployed release of an update: zero plus noise, and an alarm, for an update that is not finite."""
     text = "the update of round %d is not finite: zero plus noise is released in its place"
     return Release(
-        plan_digest=terms.plan_digest,
-        silo=terms.silo,
-        region=terms.region,
+        plan_digest=parameters.plan_digest,
+        silo=parameters.silo,
+        region=parameters.region,
         round_number=round_number,
         layout=layout,
-        values=apply_mechanism(terms, flat, on_diverged=lambda: sound_alarm(text, round_number)),
-        step=terms.step,
+        values=apply_mechanism(parameters, flat, on_diverged=lambda: sound_alarm(text, round_number)),
+        step=parameters.step,
     )

@@ -1,4 +1,4 @@
-"""One silo at work: from the model of a round to its release, whatever its training does."""
+"""The work of a silo in a round: from the model to the release, also if training fails."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,26 +18,26 @@ from fulcrum.core.training.training_worker import TrainingWorker
 from fulcrum.errors import PolicyError, ReleaseError
 
 FAILED = "training failed in round"
-"""What the silo's own log says, with the round after it, and nobody else is told."""
+"""The beginning of the alarm in the silo's own log, before the number of the round."""
 
 
 class ReleasingSilo:
-    """One silo at work: trains, and releases through its ledger; what hides a release on its way is for subclasses.
+    """Trains, and releases through the silo's ledger; subclasses seal or mask the release.
 
     Args:
         site: The silo's own folder.
         training: The way to train.
     """
 
-    _masks = False  # whether what is released leaves masked
+    _masks = False  # True in the subclass that masks every release
 
     def __init__(self, site: Site, training: Training) -> None:
         check_initialised(site)
         self._site = site
         self._training = training
 
-    def _released(self, arrays: Mapping[str, FloatArray], round_number: int, basis: str) -> Release:
-        """Returns the release of a round on a model; asked again on the same basis, it is the same."""
+    def _release(self, arrays: Mapping[str, FloatArray], round_number: int, basis: str) -> Release:
+        """Returns the release of a round on a model; a second call on the same basis returns the same release."""
         site = self._site
         assignment = Assignment(
             silo=site.settings.name,
@@ -47,10 +47,10 @@ class ReleasingSilo:
             options=site.settings.options,
         )
         if site.settings.purpose == "research":
-            return self._researched(arrays, assignment)
-        return self._accounted(arrays, assignment, basis)
+            return self._research_release(arrays, assignment)
+        return self._deployed_release(arrays, assignment, basis)
 
-    def _researched(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
+    def _research_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
             raise PolicyError("policy.plan-for-research")
         noise = SeededNoiseBySilo(seed=assignment.seed, silos=len(assignment.plan.federation))
@@ -62,48 +62,54 @@ class ReleasingSilo:
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         return release(update, plan, silo, number, noise=noise, masked=self._masks)
 
-    def _accounted(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
-        """Returns the round's release: the one in the ledger if there is one, else a fresh one."""
+    def _deployed_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
+        """Returns the round's release: from the ledger if the ledger has the release, else a new release.
+
+        The ledger is closed during training, which may run for long and may close files of this process.
+        """
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         with self._ledger() as ledger:
-            policy = self._site.policy  # once the ledger is there, which may be waited for
-            kept = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
+            policy = self._site.policy  # read after the wait for the ledger: the policy may change meanwhile
+            cached_release = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
             left = plan.rounds - sum(entry.plan_digest == plan.digest for entry in ledger.entries())
-        if kept is not None:
-            return kept
+        if cached_release is not None:
+            return cached_release
         update = self._hidden_update(arrays, assignment, left)
         with self._ledger() as ledger:
-            policy = self._site.policy  # again: training may take long
+            policy = self._site.policy  # read again: training may run for long
             return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis, masked=self._masks)
 
     def _hidden_update(
         self, arrays: Mapping[str, FloatArray], assignment: Assignment, releases: int
     ) -> dict[str, FloatArray]:
-        """Trains. If that fails, the update is zero: a silo that declined would tell something of its records."""
-        instead = {name: np.zeros_like(array) for name, array in arrays.items()}  # later there may be no memory for it
-        parameters = sum(array.size for array in instead.values())
+        """Returns the update of training, or zeros if training failed.
+
+        A silo that declined after a failure would tell an observer about the silo's records.
+        """
+        zeros = {name: np.zeros_like(array) for name, array in arrays.items()}  # made now: training may take all memory
+        parameters = sum(array.size for array in zeros.values())
         later = self._site.state / f"{assignment.silo}.room"
         try:
             room = room_for_release(later, parameters=parameters, releases=releases)
             with room, memory_for_release(parameters):
                 return self._training.update(arrays, assignment)
         except TrainingFailedError as failure:
-            told = f"{FAILED} %d: zero plus noise is released in its place\n%s"
-            sound_alarm(told, assignment.round_number, failure.report)
-        return instead
+            text = f"{FAILED} %d: zero plus noise is released in its place\n%s"
+            sound_alarm(text, assignment.round_number, failure.report)
+        return zeros
 
     def _ledger(self) -> Ledger:
-        """Opens the silo's ledger, which must be there: a missing one may not be begun anew."""
+        """Opens the silo's ledger, which must exist: a new ledger would forget the privacy that the silo has spent."""
         site, silo = self._site, self._site.settings.name
 
-        def opened(path: Path) -> Ledger:
-            if not path.exists():  # asked each time: it may go while another process still holds it
+        def open_ledger(path: Path) -> Ledger:
+            if not path.exists():  # checked in every attempt: the file may vanish while another process holds the file
                 raise ReleaseError("site.ledger-missing", file=path)
             return Ledger.open(path, silo=silo, create=False)
 
-        return once_free(lambda: own_record(site, ledger_name(silo), opened))
+        return once_free(lambda: own_record(site, ledger_name(silo), open_ledger))
 
 
 def worker_of(settings: SiteSettings) -> TrainingWorker:
-    """Returns the worker of the training module that a site names, within the site's limits."""
+    """Returns the worker of a site's training module, within the limits of the site."""
     return TrainingWorker(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)

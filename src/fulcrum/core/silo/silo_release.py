@@ -1,4 +1,4 @@
-"""What a silo answers when it is asked for a round: its release, sealed for its region, or nothing."""
+"""The answer of a silo to its region: the release of a round, sealed, or a signed decline."""
 
 from fulcrum.core.messages.model_message import model_digest, unpack_model
 from fulcrum.core.messages.sealing import Sealer
@@ -10,7 +10,7 @@ from fulcrum.core.training.assignment import check_installed
 
 
 class SiloStation(ReleasingSilo):
-    """One silo of a region that is trusted: it trains in a worker process, releases, and seals to its region."""
+    """A silo of a trusted region: trains in a worker process, releases, and seals the release to the region."""
 
     def __init__(self, site: Site) -> None:
         check_aggregation(site.plan, "trusted")
@@ -19,15 +19,15 @@ class SiloStation(ReleasingSilo):
         self._sealer = Sealer(site.plan, site.settings.name, site.key)
 
     def answer(self, model: bytes, round_number: int) -> bytes:
-        """Returns the sealed release of a round on a model; asked again, the same release is sealed again.
+        """Returns the sealed release of a round on a model; a second call seals the same release again.
 
         Raises:
-            FulcrumError: Plan, policy, ledger or request keep the release from being made; nothing may be sent then.
-                None of that depends on the silo's records: what goes wrong in training is hidden, not told.
+            FulcrumError: Plan, policy, ledger or request forbid the release; the engine must send no release. The
+                refusal never depends on the silo's records: a failure of training is hidden by zero plus noise.
         """
         round_number, arrays = checked_round(self._site.plan, round_number), unpack_model(model)
-        return self._sealer.seal(self._released(arrays, round_number, model_digest(arrays)))
+        return self._sealer.seal(self._release(arrays, round_number, model_digest(arrays)))
 
     def decline(self, round_number: int) -> bytes:
-        """Returns this silo's signed statement that it releases nothing in a round."""
+        """Returns the signed decline of a round: no release of this silo will come."""
         return self._sealer.decline(checked_round(self._site.plan, round_number))

@@ -1,16 +1,16 @@
-"""What one site of a federation holds: its role, the signed plan, its key, its policy, and where its state is kept.
+"""The folder of a site: role, signed plan, private key, policy, and the folder of records.
 
 A site is a folder:
 
     site.toml       role, name, issuer, training module and options
     plan.json       the plan, and plan.json.sig its signature
     site.key        the site's private key: signing at a silo, sealing at a region
-    policy.toml     what the silo insists on, at silos that insist on something
+    policy.toml     the limits of a silo, optional
     initialised.json, state     the records that `fulcrum site init` made (`fulcrum.core.silo.site_records`)
 
-Nothing in it comes from the network: whatever a job asks for, the site does what its own folder says. What the site may
-be used for stands in site.toml, which its operator keeps, and not in the plan, which somebody else made: a site runs
-deployment plans alone, unless it was made for research on one machine.
+No file in the folder comes from the network: a job cannot change the behaviour of a site. The purpose of a site is in
+site.toml, which the operator keeps, and not in the plan, which the issuer made: an issuer cannot turn a deployed site
+into a research site, whose noise is seeded. Only `fulcrum up` makes research sites, on one machine.
 """
 
 import contextlib
@@ -33,20 +33,20 @@ from fulcrum.parsing import toml_of
 
 FORMAT = "fulcrum.site/2"
 
-_BEFORE = "fulcrum.site/1"  # had no purpose and no policy: such a site is one for deployment
+_BEFORE = "fulcrum.site/1"  # without purpose and policy; a site of this format is a deployment site
 
 STATE = "state"
-"""The folder of a site's records, in its own, unless site.toml names another."""
+"""The folder of a site's records inside the site's folder; site.toml may name another folder."""
 
 SUMS = "sums.db"
-"""A region's record, in its state folder."""
+"""The file name of a region's record, in the folder of records."""
 
 _LONGEST_WAIT = 30.0
-"""Seconds for a process of this site to let a file go."""
+"""Seconds until another process of this site must have closed a file."""
 
 _TRAINING_SHARE, _LEAST_TRAINING = 0.8, 60.0
-"""Of the patience of a region, the part that a silo may train for: the rest is for noise, ledger and the way. Seconds
-that it has at least, since a process must start and import its libraries before it trains."""
+"""The share of a region's patience that a silo may train for; the rest is for noise, ledger and network. The least
+number of seconds, since a process must start and import libraries before training."""
 
 _Opened = TypeVar("_Opened")
 
@@ -55,24 +55,26 @@ Purpose = Literal["deployment", "research"]
 
 
 class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What site.toml holds.
+    """The content of site.toml.
 
     Attributes:
-        format: `fulcrum.site/2`.
-        role: What the site is.
-        name: Its name in the plan; any name for the server.
+        format: The format, `fulcrum.site/2`.
+        role: The role of the site.
+        name: The name of the site in the plan; any name for the server.
         issuer: The public key that must have signed the plan; the key itself, never the name of a file.
-        purpose: What plans the site runs. Research protects nobody: `fulcrum up` alone makes such sites, on loopback.
-        policy: Whether there is a policy.toml. Nothing is released where it is missing, nor where it is there unsaid.
+        purpose: The purpose of the plans that the site runs. Research protects no silo, and only `fulcrum up` makes
+            research sites, on loopback.
+        policy: True if policy.toml must exist. No release is made if a declared policy.toml is missing, nor, in
+            deployment, if an undeclared policy.toml exists.
         train: The training module, at silos and at the server.
-        seed: Of everything that is drawn in research; deployment draws nothing from it.
-        patience: Seconds a region waits for its silos in a round; the server waits for regions half as long again.
-        training_seconds: The deadline of a silo's training in a round; 0 for four fifths of `patience`, and a minute
-            at least.
-        training_gigabytes: The address space of a silo's training process, in 2^30 bytes; 0 for no limit of Fulcrum's.
-        state: Where ledger, sums or checkpoint are kept, relative to the site's folder. A silo that took part before
-            names the folder of its ledger: one ledger a silo, for life.
-        options: For the training module.
+        seed: The seed of all random numbers in research; deployment does not use the seed.
+        patience: The seconds that a region waits for its silos in a round; the server waits half as long again.
+        training_seconds: The deadline of a silo's training in a round; 0 for four fifths of `patience`, at least a
+            minute.
+        training_gigabytes: The address space of a silo's training process, in 2^30 bytes; 0 for no limit by Fulcrum.
+        state: The folder of ledger, sums or checkpoint, relative to the site's folder. A silo that took part before
+            names the folder of its ledger: a silo has a single ledger for life.
+        options: The options of the training module.
     """
 
     format: str
@@ -91,13 +93,13 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def training_deadline(self) -> float:
-        """Seconds that training may take, so that the release reaches the region before it gives up waiting."""
+        """The seconds that training may take, so that the release reaches the region within the region's patience."""
         return self.training_seconds or max(_LEAST_TRAINING, _TRAINING_SHARE * self.patience)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """One site, read from its folder."""
+    """A site, read from its folder."""
 
     folder: Path
     settings: SiteSettings
@@ -105,48 +107,57 @@ class Site:
 
     @property
     def key(self) -> Path:
-        """The site's private key."""
+        """The path of the site's private key."""
         return self.folder / "site.key"
 
     @property
     def state(self) -> Path:
-        """Where the site keeps what must outlive it."""
+        """The folder of the site's records, which must outlive the process."""
         return self.folder / self.settings.state
 
     @property
     def policy(self) -> Policy | None:
-        """What the silo insists on, read anew each time; one that cannot be read is refused, not left out.
+        """The silo's policy, read from disk at every access; None for a site without a policy.
 
-        A deployed site whose site.toml does not say that there is one is refused too: were the file lost, nobody would
-        notice, and the silo would insist on nothing.
+        Edge cases, both refused:
+
+        - a policy.toml that cannot be read: an ignored policy would release beyond the silo's limits;
+        - in deployment, a policy.toml that site.toml does not declare: the loss of such a file would go unnoticed, and
+          the silo would release without limits.
         """
         path = self.folder / "policy.toml"
         if not self.settings.policy and not os.path.lexists(path):
             return None
         _check_no_pipes(self.folder, (path.name,))
-        found = read_policy(path)
+        policy = read_policy(path)
         if not self.settings.policy and self.settings.purpose == "deployment":
             raise PolicyError("policy.undeclared", file=path, format=FORMAT)
-        return found
+        return policy
 
 
 def ledger_name(silo: str) -> str:
-    """The file of a silo's ledger, in its state folder."""
+    """Returns the file name of a silo's ledger, in the folder of records."""
     return f"{silo}.ledger"
 
 
 def record_name(silo: str) -> str:
-    """The file of a silo's masked rounds, in its state folder."""
+    """Returns the file name of a silo's record of masked rounds, in the folder of records."""
     return f"{silo}.masking"
 
 
 def read_site(folder: str | Path, role: Role | None = None) -> Site:
     """Reads a site's folder.
 
-    Refused are a role other than given, a plan without a good signature by the issuer, a plan file of which a check of
-    `fulcrum verify` fails, its words included, and a plan of another purpose than the site's own, whoever signed it.
+    Args:
+        folder: The folder.
+        role: The role that the site must have; None for any role.
+
+    Raises:
+        FulcrumError: The site has another role, the plan lacks a good signature by the issuer, a check of
+            `fulcrum verify` fails for the plan file or its words, or the purpose of the plan is not the purpose of the
+            site, even with a good signature.
     """
-    folder = Path(folder).absolute()  # wherever training changes to
+    folder = Path(folder).absolute()  # training may change the working directory
     path = folder / "site.toml"
     _check_no_pipes(folder, ("site.toml", "plan.json", "plan.json.sig", "site.key", "policy.toml"))
     try:
@@ -170,16 +181,16 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
 
 
 def _check_no_pipes(folder: Path, names: Iterable[str]) -> None:
-    """Refuses a pipe or a device among a site's files: to read it would wait for ever."""
+    """Refuses a pipe or a device among a site's files: reading a pipe would block for ever."""
     for name in names:
-        with contextlib.suppress(OSError):  # told where it is read
+        with contextlib.suppress(OSError):  # reading the file reports the error
             mode = (folder / name).stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise DataError("site.not-a-file", file=folder / name)
 
 
 def once_free(opening: Callable[[], _Opened]) -> _Opened:
-    """Opens a file of this site, waiting where another process of the site still holds it: that one is about to end."""
+    """Opens a file of this site; waits while another process of the site, which is about to end, holds the file."""
     deadline = time.monotonic() + _LONGEST_WAIT
     while True:
         try:
@@ -191,7 +202,7 @@ def once_free(opening: Callable[[], _Opened]) -> _Opened:
 
 
 def site_toml(settings: SiteSettings) -> str:
-    """Returns site.toml."""
+    """Returns the text of site.toml."""
     fields: dict[str, Any] = msgspec.to_builtins(settings)
     options = fields.pop("options")
     lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
@@ -201,7 +212,7 @@ def site_toml(settings: SiteSettings) -> str:
 
 
 def _toml(value: Any) -> str:
-    """A value as TOML writes it: JSON's strings, numbers, booleans and lists are TOML as well."""
+    """Returns a value as TOML; strings, numbers, booleans and lists of JSON are TOML as well."""
     if isinstance(value, Mapping) or value is None:
         raise DataError("site.option-type", option=value)
     return msgspec.json.encode(value).decode()

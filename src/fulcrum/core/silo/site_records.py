@@ -1,9 +1,9 @@
-"""The marks of a site's records: a site starts with the records that its operator made, and with no others.
+"""The marks of a site's records: a site starts only with the records that its operator made.
 
 `fulcrum site init` (`fulcrum.aggregation.site_setup`) makes the records of a site once: ledger, masking record,
-regional sums. It writes the identity of each record into a mark, `initialised.json`, in the site's folder and in the
-folder of the records. A site without a mark, without a record that the mark names, or with another file in the place
-of a record does not start: a site that lost its ledger would release the rounds of the past again.
+regional sums. The command writes the identity of every record into a mark, `initialised.json`, in the site's folder and
+in the folder of the records. A site does not start without a mark, without a record that the mark names, or with a
+foreign file in the place of a record: a site that lost its ledger would release past rounds again, with new noise.
 """
 
 from collections.abc import Callable
@@ -16,17 +16,17 @@ from fulcrum.core.silo.site import SUMS, Site, ledger_name, record_name
 from fulcrum.errors import StorageError
 
 MARK = "initialised.json"
-"""The mark, in the site's folder and in the folder of its records."""
+"""The file name of a mark, in the site's folder and in the folder of the records."""
 
 FORMAT = "fulcrum.initialised/1"
 
 
 class IdentifiedRecord(Protocol):
-    """A record that is open, or an object that keeps one open."""
+    """An open record, or an object that holds an open record."""
 
     @property
     def identity(self) -> str:
-        """The identity that the file was made with."""
+        """The identity that the file received when the file was made."""
         ...
 
     def close(self) -> None:
@@ -41,9 +41,9 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The content of a mark.
 
     Attributes:
-        format: Of the mark.
-        records: By record, the identity of its file.
-        keys: By record, the public key that the plan of then has for the site.
+        format: The format of the mark.
+        records: The identity of the file, by record.
+        keys: The site's public key in the plan at the time of `fulcrum site init`, by record.
     """
 
     format: str
@@ -52,15 +52,15 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def check_initialised(site: Site) -> None:
-    """Refuses to start a site whose operator has not made its records."""
-    known = read_mark(site.folder).records
+    """Raises `StorageError` unless the operator has made the records of the site."""
+    marked = read_mark(site.folder).records
     for file in record_files(site):
-        if mark_name(site, file) not in known:
-            raise _uninitialised(site, file)
+        if mark_name(site, file) not in marked:
+            raise _initialisation_error(site, file)
 
 
 def record_files(site: Site) -> list[str]:
-    """Returns the names of the files of records that a site needs; research needs the regional sums alone."""
+    """Returns the file names of the records that a site needs; in research only a region needs a record."""
     if site.settings.role == "region":
         return [SUMS]
     if site.settings.role == "silo" and site.settings.purpose == "deployment":
@@ -70,16 +70,19 @@ def record_files(site: Site) -> list[str]:
 
 
 def own_record(site: Site, name: str, opening: Callable[[Path], _Kind]) -> _Kind:
-    """Opens a record of a site that was initialised with it; any other file in its place is refused.
+    """Opens a record that the site was initialised with; refuses every other file in the place of the record.
+
+    An old copy or a file of a kit's maker has another identity. Such a file may miss releases, or hold mask secrets
+    that the maker knows.
 
     Args:
         site: The site.
-        name: Of the file, in the folder of the site's records.
-        opening: Opens the file.
+        name: The file name, in the folder of the site's records.
+        opening: The function that opens the file.
     """
     identity = read_mark(site.folder).records.get(mark_name(site, name))
     if identity is None:
-        raise _uninitialised(site, name)
+        raise _initialisation_error(site, name)
     opened = opening(site.state / name)
     if opened.identity != identity:
         opened.close()
@@ -87,19 +90,19 @@ def own_record(site: Site, name: str, opening: Callable[[Path], _Kind]) -> _Kind
     return opened
 
 
-def _uninitialised(site: Site, name: str) -> StorageError:
+def _initialisation_error(site: Site, name: str) -> StorageError:
     return StorageError("site.uninitialised", folder=site.folder, record=name)
 
 
 def mark_name(site: Site, file: str) -> str:
-    """Returns the name of a record in a mark: regional sums are those of one plan."""
+    """Returns the name of a record in a mark; the name of regional sums includes the plan."""
     return f"{file} {site.plan.digest}" if file == SUMS else file
 
 
 def read_mark(folder: Path) -> Mark:
-    """Returns the mark in a folder; an empty one where there is none."""
+    """Returns the mark in a folder, or an empty mark for a folder without a mark."""
     path = folder / MARK
-    if path.exists() and not path.is_file():  # to read a pipe would wait for ever
+    if path.exists() and not path.is_file():  # reading a pipe would block for ever
         raise StorageError("mark.not-a-file", file=path)
     try:
         mark = msgspec.json.decode(path.read_bytes(), type=Mark)

@@ -229,7 +229,7 @@ def test_a_round_that_is_said_to_be_over_is_given_up_and_not_summed_in_part(kits
     reply = gatherer._do_task(context(kits / "north"), Signal())
     assert reply.get_return_code() == ReturnCode.TASK_ABORTED
     assert ANSWER not in reply
-    assert not north._open_region().summed(1)
+    assert not north._open_region().is_summed(1)
     north.process_child_update(answer_of(kits, "a1"), context(kits / "north", "a1"))
     reply = gathering(kits, north)._do_task(context(kits / "north"), Signal())
     assert regional_reply_from_bytes(reply[ANSWER]).members == ("a1", "a2", "a3")

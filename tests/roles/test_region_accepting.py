@@ -24,9 +24,9 @@ def test_releases_are_gathered_and_summed(world, region):
         assert region.accept(world.seal(made), 1) == silo
     assert region.missing(1) == set()
     assert region.members == set(MEMBERS)
-    assert not region.summed(1)
+    assert not region.is_summed(1)
     total = region.close_round(1)
-    assert region.summed(1)
+    assert region.is_summed(1)
     assert isinstance(total, RegionalSum)
     assert (total.region, total.round_number, total.members) == ("north", 1, MEMBERS)
     assert (total.plan_digest, total.layout, total.step) == (world.plan.digest, LAYOUT, sent["lille"].step)

@@ -81,7 +81,7 @@ def test_a_sum_outlives_releases_that_cannot_be_erased(world, region, path, monk
     assert "failed a write" in refusal(region.close_round, 1, kind=StorageError)
     region.close()
     with world.open(path) as again:
-        assert again.summed(1)
+        assert again.is_summed(1)
         assert (again.close_round(1).values == sum(one.values for one in made)).all()
         again.forget()
         stored = b"".join(entry.read_bytes() for entry in path.parent.iterdir())
@@ -123,7 +123,7 @@ def test_a_file_that_is_lost_is_not_made_anew_unless_asked(world, path):
 
 
 def test_a_file_is_made_for_a_region_without_its_key(world, path):
-    RegionFile.bound(path, plan_digest=world.plan.digest, region="north").close()
+    RegionFile.open(path, plan_digest=world.plan.digest, region="north").close()
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert "another region or plan" in refusal(world.open, path, region="south", create=False)
     with world.open(path, create=False) as region:
@@ -194,9 +194,9 @@ def test_a_named_pipe_is_refused_and_not_waited_for(world, path):
 
 
 def test_a_read_only_file_is_refused(path, monkeypatch):
-    RegionFile.bound(path, plan_digest="p", region="north").close()
+    RegionFile.open(path, plan_digest="p", region="north").close()
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
-    said = refusal(RegionFile.bound, path, plan_digest="p", region="north", kind=StorageError)
+    said = refusal(RegionFile.open, path, plan_digest="p", region="north", kind=StorageError)
     assert said == f"{path} is read-only: a release cannot be recorded. Make it writable"
 
 

@@ -20,7 +20,7 @@ def test_too_few_releases_are_withheld_and_may_be_summed_later(world, region):
     assert answer.reason == "2 of 3 silos are missing, the plan does without 1"
     assert answer == region.close_round(1)
     assert region.rounds()[0].status == "withheld"
-    assert not region.summed(1)
+    assert not region.is_summed(1)
     region.accept(world.sealed("metz"), 1)
     region.accept(world.sealed("caen"), 1)
     total = region.close_round(1)

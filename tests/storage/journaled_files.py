@@ -46,7 +46,7 @@ class Sums:
     name, advice, error = "north.region", "new plan", StorageError
 
     def open(self, path, *, create=True):
-        return RegionFile.bound(path, region="north", plan_digest="p", create=create)
+        return RegionFile.open(path, region="north", plan_digest="p", create=create)
 
     def record(self, file, number, payload=b""):
         file.set_answer(number, "summed", "d", payload or b"round %d" % number)

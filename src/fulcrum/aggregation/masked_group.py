@@ -1,16 +1,16 @@
-"""What the server does in a masked round: carries messages between members, adds up, and takes the masks off the sum.
+"""The server's side of a masked group: carries messages between members, adds inputs, and unmasks the sum.
 
     aggregation = MaskedGroup(group, session, layout)
     requests = aggregation.requests()
     while isinstance(requests, dict):
-        for answer in carried(requests):        # by whatever engine; silos that do not answer are left out
+        for answer in carried(requests):        # by any engine; silos without an answer are left out
             aggregation.take(answer)
         requests = aggregation.proceed()
-    # a RegionalSum, or Withheld
+    # requests is now a RegionalSum or a Withheld
 
-Groups have nothing to do with each other: an engine sends the requests of all of them at once. A server that follows
-this learns the sum of a group and nothing finer. One that does not is what `fulcrum.core.masking.member_protocol`
-guards against.
+Groups are independent: an engine sends the requests of all groups at once. A server that follows this protocol learns
+the sum of a group and no single release. The members do not trust the server to do so:
+`fulcrum.core.masking.member_protocol` protects the members against a server that deviates.
 """
 
 from collections import Counter
@@ -55,21 +55,21 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError
 
 STAGES = (KEYS, SHARES, INPUT, ATTESTATION, UNMASKING)
-"""What is asked for, in this order."""
+"""The stages of a round, in their order."""
 
 _HEAD_BYTES = 512
-"""Of an answer, beside names: plan, model and signature, with the names of fields."""
+"""The bytes of an answer without names and body: plan, model and signature, with the names of fields."""
 
 _SHARES_BYTES = 128
-"""Of two sealed shares for a neighbour, beside the neighbour's name."""
+"""The bytes of two sealed shares for a neighbour, without the neighbour's name."""
 
 
 class MaskedGroup:
-    """One masked round of one group, at the server.
+    """A masked round of a group, at the server.
 
     Args:
-        group: Who is masked together.
-        session: `Group.session`: which round, on which model.
+        group: The silos that are masked together.
+        session: The round and the model, from `Group.session`.
         layout: The names and shapes of the model's arrays.
     """
 
@@ -92,23 +92,23 @@ class MaskedGroup:
         self._probe = loaded_key(new_private_key())
         self._circle_seed = b""
         self._circle = HararyGraph((), b"", 0)
-        self._requests = self._made_requests()
+        self._requests = self._make_requests()
 
     @property
     def stage(self) -> str:
-        """What is asked for now, one of `STAGES`."""
+        """The present stage, a value of `STAGES`."""
         return STAGES[self._stage]
 
     @property
     def missing(self) -> frozenset[str]:
-        """The silos that were asked and whose answers are not there."""
+        """The silos with a request and without an answer."""
         return self._asked - self._taken
 
     def requests(self) -> dict[str, bytes]:
-        """Returns what is asked of whom now; asked again, it is the same."""
+        """Returns the requests of this stage, by silo; a second call returns the same requests."""
         return dict(self._requests)
 
-    def _made_requests(self) -> dict[str, bytes]:
+    def _make_requests(self) -> dict[str, bytes]:
         request: Any
         if self.stage == KEYS:
             request = self._group.begin(self._session)
@@ -119,15 +119,18 @@ class MaskedGroup:
         elif self.stage == ATTESTATION:
             request = Survivors(session=self._session, members=tuple(sorted(self._inputs)))
         else:
-            enough = sorted(self._attestations)[: self._group.quorum]  # every silo checks each: no more than must be
+            enough = sorted(self._attestations)[
+                : self._group.quorum
+            ]  # no more than necessary: every silo checks every attestation
             request = Attested(session=self._session, attestations=tuple(self._attestations[silo] for silo in enough))
         return dict.fromkeys(sorted(self._asked), request.to_bytes())
 
     def take(self, data: bytes) -> str:
-        """Takes in an answer to what is asked for now, and returns whose it is.
+        """Stores an answer to a request of this stage and returns the silo of the answer.
 
         Raises:
-            ExchangeError: It is not a good answer of a silo that was asked, or a second one; nothing of it was used.
+            ExchangeError: The bytes are no good answer of a silo with a request, or a second answer; the answer has no
+                effect.
         """
         answer = member_reply_from_bytes(data)
         answer.check(self.stage, self._session, self._group.keys)
@@ -135,7 +138,7 @@ class MaskedGroup:
         if silo not in self._asked or silo in self._taken:
             raise ExchangeError("mask.reply-unexpected", silo=silo)
         if self.stage == KEYS:
-            self._public[silo] = self._usable(body_of(answer, PublicKeys), silo)
+            self._public[silo] = self._checked_keys(body_of(answer, PublicKeys), silo)
             self._keys[silo] = bytes(data)
         elif self.stage == SHARES:
             self._shares[silo] = body_of(answer, SealedShares)
@@ -145,7 +148,7 @@ class MaskedGroup:
             np.add(self._sum, np.frombuffer(answer.body, dtype=self._sum.dtype), out=self._sum)
             self._inputs.add(silo)
         elif self.stage == ATTESTATION:
-            self._check_story(bytes(answer.body), silo)
+            self._check_attestation(bytes(answer.body), silo)
             self._attestations[silo] = bytes(data)
         else:
             self._revealed[silo] = body_of(answer, Revealed)
@@ -153,16 +156,16 @@ class MaskedGroup:
         return silo
 
     def proceed(self) -> dict[str, bytes] | RegionalReply:
-        """Ends a stage: returns what is asked next, or the sum, or that it is withheld."""
+        """Ends the stage: returns the next requests, the sum, or a `Withheld`."""
         if self.stage == KEYS:
-            self._leave_out_other_settings()
+            self._drop_deviating_settings()
         present = frozenset(self._taken)
-        summed = self._inputs or present  # after the inputs, whoever goes is still in the sum
+        summed = self._inputs or present  # a silo that vanishes after its input is still in the sum
         if reason := self._group.lacking(summed):
             return self._withheld(reason, summed)
         if self.stage == UNMASKING:
             try:
-                return self._unmasked()
+                return self._unmask_sum()
             except ExchangeError as error:
                 return self._withheld(str(error), summed)
         if self.stage == ATTESTATION and len(present) < self._group.quorum:
@@ -171,31 +174,31 @@ class MaskedGroup:
             self._circle_seed = circle_seed_of(self._session, self._roster)
             self._circle = HararyGraph(self._group.regions, self._circle_seed, self._group.neighbours)
         self._asked, self._taken, self._stage = present, set(), self._stage + 1
-        self._requests = self._made_requests()
+        self._requests = self._make_requests()
         return self.requests()
 
-    def _leave_out_other_settings(self) -> None:
-        """Takes back the keys of members that were told other settings than most: with them no other would go on."""
-        told = Counter(keys.settings for keys in self._public.values())
+    def _drop_deviating_settings(self) -> None:
+        """Drops the keys of members with other settings than most: all members refuse a roster of unequal settings."""
+        settings = Counter(keys.settings for keys in self._public.values())
         for silo, keys in list(self._public.items()):
-            if keys.settings != told.most_common(1)[0][0]:
+            if keys.settings != settings.most_common(1)[0][0]:
                 del self._public[silo], self._keys[silo]
                 self._taken.remove(silo)
 
-    def _usable(self, keys: PublicKeys, silo: str) -> PublicKeys:
-        """Returns keys that others can agree on secrets with: no member goes on with a roster that has any other."""
+    def _checked_keys(self, keys: PublicKeys, silo: str) -> PublicKeys:
+        """Returns valid and distinct keys; raises `ExchangeError` for keys that would make all members refuse."""
         for key in (keys.masking, keys.sealing):
             pair_secret(self._probe, key, silo)
         self._distinct.add(silo, keys)
         return keys
 
-    def _check_story(self, story: bytes, silo: str) -> None:
+    def _check_attestation(self, attested: bytes, silo: str) -> None:
         """Raises `ExchangeError` unless a member attests the roster, sharers and survivors of this round.
 
-        Every member refuses to unmask after a single attestation of other survivors.
+        A single attestation of other survivors would make every member refuse to unmask.
         """
         sharers, survivors = tuple(sorted(self._shares)), tuple(sorted(self._inputs))
-        if story != survivors_digest(self._session, self._circle_seed, sharers, survivors):
+        if attested != survivors_digest(self._session, self._circle_seed, sharers, survivors):
             raise ExchangeError("mask.attested-survivors-differ", silo=silo)
 
     @property
@@ -207,15 +210,15 @@ class MaskedGroup:
         sealed = {other: self._shares[other].sealed.get(silo, b"") for other in near}
         return Inbox(session=self._session, sharers=tuple(sorted(self._shares)), sealed=sealed)
 
-    def _unmasked(self) -> RegionalSum:
-        """Takes off the self-masks of those in the sum, and the pairs' masks of those that shared and dropped out."""
+    def _unmask_sum(self) -> RegionalSum:
+        """Subtracts the self masks of the silos in the sum, and the pair masks of the silos that dropped out."""
         total = self._sum.copy()
-        told = sharers_digest(self._session, self._circle_seed, tuple(sorted(self._shares)))
+        agreed = sharers_digest(self._session, self._circle_seed, tuple(sorted(self._shares)))
         for silo in sorted(self._inputs):
-            own = self._secret(silo, "seeds")
-            if commitment(self._session, silo, own) != self._shares[silo].commitment:
+            seed = self._secret(silo, "seeds")
+            if commitment(self._session, silo, seed) != self._shares[silo].commitment:
                 raise ExchangeError("mask.seed-not-committed", silo=silo)
-            add_mask(total, self_mask_key(self._session, own, silo), negative=True)
+            add_mask(total, self_mask_key(self._session, seed, silo), negative=True)
         for silo in sorted(set(self._shares) - self._inputs):
             private = self._secret(silo, "keys")
             if public_half(private) != self._public[silo].masking:
@@ -224,7 +227,7 @@ class MaskedGroup:
             for other in self._circle.neighbours(silo):
                 if other in self._inputs:
                     secret = pair_secret(loaded, self._public[other].masking, other)
-                    key = pair_key(self._session, secret, silo, other, told)
+                    key = pair_key(self._session, secret, silo, other, agreed)
                     add_mask(total, key, negative=other < silo)
         whole = total.view(f"<i{self._group.bits // 8}").astype(np.int64)
         return RegionalSum(
@@ -238,9 +241,10 @@ class MaskedGroup:
         )
 
     def _secret(self, silo: str, which: str) -> bytes:
-        """Returns a secret of a member, from as many of its holders' shares as give it back.
+        """Returns a secret of a member from the shares of as many holders as necessary.
 
-        The holders next on the circle are asked first, so that most members' shares are at the same points.
+        The nearest holders on the circle come first, so that most members have shares at the same points and share the
+        computation of Lagrange factors.
         """
         shares: dict[int, bytes] = {}
         nearest = sorted((self._circle.point(silo, holder), holder) for holder in self._circle.holders(silo))
@@ -264,9 +268,9 @@ class MaskedGroup:
 
 
 def largest_answer(plan: VerifiedPlan) -> int | None:
-    """Returns the bytes of the longest answer of a silo in any stage of a masked round of a plan.
+    """Returns the length of a silo's longest answer in any stage of a masked round, in bytes.
 
-    The carrier of messages refuses longer requests. None where the plan has no number of parameters.
+    The carrier of messages refuses longer messages. Returns None for a plan without a number of parameters.
     """
     if plan.parameters is None:
         return None
@@ -274,7 +278,7 @@ def largest_answer(plan: VerifiedPlan) -> int | None:
 
 
 def longest_answer_of(group: Group) -> int:
-    """Returns the bytes of the longest answer of a member: the masked input, or shares for every neighbour."""
+    """Returns the length of a member's longest answer in bytes: the masked input, or shares for all neighbours."""
     name = max(len(silo.encode()) for silo in (group.name, *group.regions))
     shares = (group.neighbours + 1) * (_SHARES_BYTES + name)
     return _HEAD_BYTES + 2 * name + max((group.parameters or 0) * group.bits // 8, shares)

@@ -1,15 +1,15 @@
-"""One masked round of a whole federation, at the server: all its groups at once, stage by stage.
+"""A masked round of a whole federation, at the server: all groups at once, stage by stage.
 
     masked = MaskedRound(plan, 1, model)
     requests = masked.requests()
     while requests:
-        for answer in carried(requests):       # by whatever engine; silos that do not answer are left out
+        for answer in carried(requests):       # by any engine; silos without an answer are left out
             masked.take(answer)
         requests = masked.proceed()
-    masked.answers                             # by group, its sum, or that it is withheld
+    masked.answers                             # by group: a RegionalSum or a Withheld
 
-Five times every silo is asked and answers. The silos that answer in time are enough: `proceed` when all have answered,
-or when no more is waited for.
+Every silo answers five requests. A late silo does not stop the round: call `proceed` after all answers, or after the
+server's patience.
 """
 
 from collections.abc import Mapping
@@ -28,15 +28,16 @@ from fulcrum.errors import ExchangeError, in_one_line
 
 
 class MaskedRound:
-    """One round of a plan whose groups are masked.
+    """A round of a plan with masked groups.
 
     Args:
-        plan: Of one tier, with the keys of its silos; a deployment plan must verify.
-        round_number: From 1.
-        model: The global model, which silos are sent with the requests that `MaskedSilo.asks_for_update`.
-        attempt: From 1. A server that begins a round again, after a crash, gives a higher number than before; silos
-            that have unmasked the round take part in no other attempt of it.
-        beside: The digest of what silos are told beside the model, such as a learning rate; the engine's to define.
+        plan: A plan of one tier, with the keys of the silos; a deployment plan must verify.
+        round_number: The round, from 1.
+        model: The global model; the engine sends the model with the requests that `MaskedSilo.asks_for_update` names.
+        attempt: The attempt, from 1. A server that begins a round again after a crash gives a higher number than
+            before; a silo that has unmasked the round takes part in no further attempt.
+        beside: The digest of the values that silos receive beside the model, such as a learning rate; the engine
+            defines the digest.
     """
 
     def __init__(
@@ -62,25 +63,26 @@ class MaskedRound:
 
     @property
     def answers(self) -> dict[str, RegionalSum | Withheld]:
-        """By group that is done: its sum, or that it is withheld."""
+        """The answers of the finished groups, by group: a `RegionalSum` or a `Withheld`."""
         return dict(self._answers)
 
     @property
     def missing(self) -> frozenset[str]:
-        """The silos that were asked and have not answered."""
+        """The silos with a request and without an answer."""
         return frozenset().union(*(running.missing for running in self._running.values()))
 
     def requests(self) -> dict[str, bytes]:
-        """Returns what is asked of which silo now, of those that have not answered; nothing once all are done."""
+        """Returns the requests of this stage, by silo without an answer; empty after the last stage."""
         missing = self.missing
-        asked = [item for running in self._running.values() for item in running.requests().items()]
-        return {silo: request for silo, request in asked if silo in missing}
+        requests = [item for running in self._running.values() for item in running.requests().items()]
+        return {silo: request for silo, request in requests if silo in missing}
 
     def take(self, answer: bytes) -> str:
-        """Takes in what a silo answered, and returns whose it is.
+        """Stores an answer and returns the silo of the answer.
 
         Raises:
-            ExchangeError: It is no good answer to what is asked now, or a second one; nothing of it was used.
+            ExchangeError: The bytes are no good answer to a request of this stage, or a second answer; the answer has
+                no effect.
         """
         silo = member_reply_from_bytes(answer).silo
         if (name := self._group_of.get(silo)) not in self._running:
@@ -88,7 +90,7 @@ class MaskedRound:
         return self._running[name].take(answer)
 
     def proceed(self) -> dict[str, bytes]:
-        """Ends a stage of every group and returns what is asked next; nothing once all groups are done."""
+        """Ends the stage of every group and returns the next requests; empty after the last stage."""
         for name, running in list(self._running.items()):
             outcome = running.proceed()
             if not isinstance(outcome, dict):

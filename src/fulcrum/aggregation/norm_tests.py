@@ -1,15 +1,20 @@
-"""What norm an honest release can have under a plan, and an honest sum of them: regions and servers hold them to it.
+"""The norms of honest releases and of honest sums under a plan; regions and servers refuse other norms.
 
 >>> from fulcrum.planning.planner import plan
->>> made = plan("isic-paper", rounds=2, epsilon=1.0)
->>> low, high = norm_bounds(made, 0, 1_000)
->>> low < high < largest_sum(made, [0, 1], 1_000)
+>>> sample = plan("isic-paper", rounds=2, epsilon=1.0)
+>>> low, high = norm_bounds(sample, 0, 1_000)
+>>> low < high < largest_sum(sample, [0, 1], 1_000)
 True
 
-A release is a signal of norm at most B, weight times C, plus noise of width s in each of d coordinates. The norm of
-the noise is s times a chi variable. Above, the triangle inequality adds B. Below, nothing is taken off: whatever
-the signal, signal plus Gaussian noise is stochastically no smaller in norm than the noise alone (a noncentral chi).
-Both hold for continuous noise; one step a coordinate is allowed for the lattice, and a part in 10^9 for rounding.
+A release is a signal of norm at most B, weight times C, plus noise of width s in d coordinates. The norm of the noise
+is s times a chi variable with d degrees of freedom.
+
+- Upper bound: the triangle inequality adds B to the norm of the noise.
+- Lower bound: for every signal, the norm of signal plus Gaussian noise is stochastically at least the norm of the noise
+  alone (a noncentral chi variable), so the bound of the noise holds.
+
+Both bounds hold for continuous noise. The lattice adds at most one step in every coordinate, and rounding a part in
+10^9.
 """
 
 import functools
@@ -23,16 +28,16 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.lattice import REFUSAL_TAIL
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 
-_TOLERANCE = 1e-9  # relative, of norms rounded in another order
+_TOLERANCE = 1e-9  # relative: norms are rounded in another order elsewhere
 
 
 def norm_bounds(plan: VerifiedPlan, silo: int, parameters: int) -> tuple[float, float]:
-    """Returns the least and the largest norm of an honest release, in steps of the lattice, or bare in research.
+    """Returns the least and the largest norm of an honest release, in lattice steps; in research without a unit.
 
     Args:
-        plan: Says weight, clip norm, width and step.
-        silo: Where the silo stands in the federation.
-        parameters: d.
+        plan: The plan.
+        silo: The index of the silo in the federation.
+        parameters: The number of coordinates, d.
     """
     width, slack = float(_widths(plan, [silo])[0]), _slack(plan, parameters)
     least = (width * _chi_bounds(parameters)[0] - slack) * (1 - _TOLERANCE)
@@ -40,39 +45,39 @@ def norm_bounds(plan: VerifiedPlan, silo: int, parameters: int) -> tuple[float, 
 
 
 def largest_sum(plan: VerifiedPlan, silos: Sequence[int], parameters: int) -> float:
-    """Returns the largest norm of a sum of honest releases: that of each, added up.
+    """Returns the largest norm of a sum of honest releases: the total of the releases' largest norms.
 
-    A region takes in no release beyond its own largest norm, so no honest sum is beyond this.
+    A region accepts no release beyond the largest norm, so no sum of an honest region exceeds the total.
 
     Args:
-        plan: Says weights, clip norm, widths and step.
-        silos: Whose releases are in the sum, as they stand in the federation.
-        parameters: d.
+        plan: The plan.
+        silos: The indices of the silos in the sum.
+        parameters: The number of coordinates, d.
     """
-    each = _signals(plan, silos) + _widths(plan, silos) * _chi_bounds(parameters)[1] + _slack(plan, parameters)
-    return math.fsum(each.tolist()) * (1 + _TOLERANCE)
+    norms = _signals(plan, silos) + _widths(plan, silos) * _chi_bounds(parameters)[1] + _slack(plan, parameters)
+    return math.fsum(norms.tolist()) * (1 + _TOLERANCE)
 
 
 def _signals(plan: VerifiedPlan, silos: Sequence[int]) -> FloatArray:
-    """By silo, the largest norm of its clipped, weighted update."""
+    """Returns the largest norm of the clipped and weighted update, by silo."""
     steps = plan.lattice_steps
     step = 1.0 if steps is None else steps[plan.federation.innermost.parent_of[silos]]
     return np.asarray(plan.weights[silos] * plan.clip_norm / step)
 
 
 def _widths(plan: VerifiedPlan, silos: Sequence[int]) -> FloatArray:
-    """By silo, the width of its noise."""
+    """Returns the width of the noise, by silo."""
     return np.asarray(_signals(plan, silos) * plan.noise_multiplier[silos])
 
 
 def _slack(plan: VerifiedPlan, parameters: int) -> float:
-    """What a lattice may add to a norm."""
+    """Returns the largest change of a norm by rounding to the lattice."""
     return 0.0 if plan.lattice_steps is None else math.sqrt(parameters)
 
 
 @functools.cache
 def _chi_bounds(parameters: int) -> tuple[float, float]:
-    """Returns the quantiles of a chi variable with `REFUSAL_TAIL` below and above them."""
+    """Returns two quantiles of a chi variable, with probability `REFUSAL_TAIL` below the first and above the second."""
     return (
         math.sqrt(2 * special.gammaincinv(parameters / 2, REFUSAL_TAIL)),
         math.sqrt(2 * special.gammainccinv(parameters / 2, REFUSAL_TAIL)),

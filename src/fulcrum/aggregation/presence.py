@@ -1,20 +1,20 @@
-"""The protocol of an aggregation: who sends sums to the server, and who may be missing from them.
+"""The protocol of an aggregation: the senders of sums to the server, and the silos that may be missing from a sum.
 
 >>> from fulcrum.readers.federation import Federation
 >>> from fulcrum.planning.planner import plan
 >>> from fulcrum.core.plan.verified_plan import verified_plan
 >>> sizes = {"north": {"caen": 100, "lille": 100, "metz": 100}, "south": {"nice": 300, "lyon": 300}}
->>> made = plan(Federation.from_sizes(sizes), rounds=10, epsilon=1.0, dropouts=1)
->>> aggregation = aggregation_of(verified_plan(made))
+>>> sample = plan(Federation.from_sizes(sizes), rounds=10, epsilon=1.0, dropouts=1)
+>>> aggregation = aggregation_of(verified_plan(sample))
 >>> aggregation.lacking("north", {"caen", "lille"})
 >>> aggregation.lacking("north", {"caen"})
 '2 of 3 silos are missing, the plan does without 1'
 >>> sorted(aggregation.usable({"north"})), sorted(aggregation.usable({"north", "south"}))
 ([], ['north', 'south'])
 
-Regional aggregators, the server's side of masked groups, coordinator and checkpoint ask here, and decide nothing of
-their own. The engines in process have every silo in every round. A silo that is masked asks
-`masking_group.Group.lacking` itself before it unmasks a sum, since it does not trust the server with that.
+Regional aggregators, the server's side of masked groups, coordinator and checkpoint all call this module and have no
+rule of their own. The engines in process have every silo in every round. A masked silo does not trust the server with
+this decision, and calls `masking_group.Group.lacking` before unmasking a sum.
 """
 
 from collections.abc import Collection
@@ -32,21 +32,21 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.remaining_noise import left_by_coalitions, remaining_noise
 from fulcrum.core.topology import ROOT
 
-_TOLERANCE = 1e-9  # relative, of sums taken in another order
+_TOLERANCE = 1e-9  # relative: sums are taken in another order elsewhere
 
 
 class Aggregation(Protocol):
-    """The way in which sums are made under a plan; `tests/roles/test_aggregations.py` holds both ways to these terms.
+    """The way of making sums under a plan; `tests/roles/test_aggregations.py` tests the guarantees for both ways.
 
     Guarantees:
 
-    - nobody missing is never lacking, and everybody missing always is;
-    - a sum that may be taken may be taken with one silo more;
-    - what may be taken has, for every silo in it, the noise that the plan's epsilons count on;
-    - sums count together or not at all where the plan's epsilons count on the noise of all of them.
+    - a sum of all silos is allowed, and a sum of no silo is refused;
+    - an allowed sum stays allowed with a further silo;
+    - for every silo in an allowed sum, the sum has the noise that the plan's epsilons count on;
+    - sums count together or not at all if the plan's epsilons count on the noise of all these sums.
 
     Attributes:
-        name: As the plan's setting `aggregation` has it.
+        name: The value of the plan's setting `aggregation`.
         plan: The plan.
     """
 
@@ -54,13 +54,13 @@ class Aggregation(Protocol):
     plan: VerifiedPlan
 
     def lacking(self, sender: str, present: Collection[str]) -> str | None:
-        """Returns why the sum of the silos present may not be taken for a sender; None where it may be."""
+        """Returns the reason against a sum of the silos present, for a sender; None if the sum is allowed."""
 
     def joint_senders(self) -> tuple[frozenset[str], ...]:
-        """Returns the sets of senders whose sums count in a round together or not at all.
+        """Returns the sets of senders whose sums count together or not at all in a round.
 
         The plan's epsilons count on the noise of every region below a node of `outermost_complete_tier`. A set is a
-        single region if no target stands further out, and all regions if the plan counts on a complete global sum.
+        single region if no target is further out, and all regions if the plan counts on a complete global sum.
         """
         senders, inner = senders_of(self.plan), self.plan.federation.innermost
         if senders == (ROOT,):
@@ -72,25 +72,25 @@ class Aggregation(Protocol):
         return tuple(map(frozenset, joint.values()))
 
     def usable(self, senders: Collection[str]) -> frozenset[str]:
-        """Returns the senders whose sums count in a round in which these have sent one."""
+        """Returns the senders whose sums count in a round with sums of `senders`."""
         return frozenset().union(*(joint for joint in self.joint_senders() if joint <= set(senders)))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: a figure is cached
 class TrustedAggregation(Aggregation):
-    """Sums by regional aggregators, which see single releases and are trusted to."""
+    """Sums by regional aggregators, which see single releases and are trusted."""
 
     name: ClassVar[str] = "trusted"
     plan: VerifiedPlan
 
     def lacking(self, sender: str, present: Collection[str]) -> str | None:
-        """Returns why the noise present is not what the plan counts on, if so.
+        """Returns the reason against a sum with less noise than the plan counts on; None if the noise is enough.
 
-        The plan counts, for each silo, on the noise of its region less that of the worst `dropouts` and `colluders`
-        together. Of the silos absent nothing is in the sum, so nothing of theirs needs to be concealed.
+        For every silo the plan counts on the noise of the region, without the noise of the worst `dropouts` and
+        `colluders` together. The data of absent silos are not in the sum and need no noise.
         """
         plan, members = self.plan, members_of(self.plan, sender)
-        where = [place for silo, place in members.items() if silo in present]
+        where = [index for silo, index in members.items() if silo in present]
         absent = len(members) - len(where)
         if not where or absent > plan.dropouts:
             return f"{absent} of {len(members)} silos are missing, the plan does without {plan.dropouts}"
@@ -102,7 +102,7 @@ class TrustedAggregation(Aggregation):
 
     @cached_property
     def _counted_on(self) -> FloatArray:
-        """By silo, the noise that its epsilon above the region counts on."""
+        """The noise that the epsilon above the region counts on, by silo."""
         plan = self.plan
         return remaining_noise(
             plan.federation,
@@ -114,19 +114,19 @@ class TrustedAggregation(Aggregation):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MaskedAggregation(Aggregation):
-    """Sums of masked releases, of which the server learns nothing finer."""
+    """Sums of masked releases; the server learns the sums and no single release."""
 
     name: ClassVar[str] = "masked"
     plan: VerifiedPlan
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
 
     def lacking(self, sender: str, present: Collection[str]) -> str | None:
-        """Returns why the sum of a group may not be unmasked, by the number that silos themselves go by."""
+        """Returns the reason against unmasking the sum of a group, by the rule that the silos apply too."""
         if sender not in self._groups:
             self._groups[sender] = group_of(self.plan, sender)
         return self._groups[sender].lacking(present)
 
 
 def aggregation_of(plan: VerifiedPlan) -> Aggregation:
-    """Returns the way in which sums are made under a plan."""
+    """Returns the way of making sums under a plan."""
     return MaskedAggregation(plan=plan) if plan.aggregation == "masked" else TrustedAggregation(plan=plan)

@@ -1,8 +1,8 @@
-"""The file beneath a region: its format, and that it is bound to one region and plan.
+"""The file of a region: the format, and the binding to a single region and plan.
 
-What a region takes in and sends up is in `fulcrum.aggregation.regional_aggregator`, which is the module to use. How the
-file is held, synced and copied is in `fulcrum.core.store.database`. Overwritten content is gone from the file and from
-its journal; it may still be in a copy of the file, in a snapshot of the disk, or in cells that a drive has set aside.
+`fulcrum.aggregation.regional_aggregator` decides about releases and sums, and is the module to use.
+`fulcrum.core.store.database` holds, syncs and copies the file. Erased content is gone from the file and its journal,
+but may remain in a copy of the file, in a snapshot of the disk, or in spare cells of a drive.
 """
 
 from typing import Self
@@ -11,10 +11,10 @@ from fulcrum.core.store.database import Content, DatabaseFile, PathLike, Stateme
 from fulcrum.errors import ExchangeError
 
 FORMAT = 5
-"""Of the file. Earlier formats were kept with a write-ahead log, and with large payloads in a file of their own."""
+"""The format of the file. Earlier formats had a write-ahead log, and a separate file for large payloads."""
 
 MOST_ERASED = 2**26
-"""Bytes that are erased in one commit, or one release: memory and journal hold all that a commit erases."""
+"""The bytes that a commit erases at most, unless a single release is larger: memory and journal hold these bytes."""
 
 _SCHEMA = """
 CREATE TABLE region (name TEXT NOT NULL, plan TEXT NOT NULL, layout BLOB);
@@ -26,7 +26,7 @@ CREATE TABLE answer (round INTEGER PRIMARY KEY, status TEXT NOT NULL, digest TEX
 
 
 class RegionFile(DatabaseFile):
-    """The file of a region, held and connected to; made by `bound`."""
+    """The file of a region, held and connected; made by `open`."""
 
     application = 0x46554C52  # "FULR"
     version = FORMAT
@@ -39,8 +39,8 @@ class RegionFile(DatabaseFile):
     lost = "the record of the sums that went up"
 
     @classmethod
-    def bound(cls, path: PathLike, *, region: str, plan_digest: str, create: bool = True) -> Self:
-        """Opens the file of a region under a plan, creating it where there is none and `create` allows it."""
+    def open(cls, path: PathLike, *, region: str, plan_digest: str, create: bool = True) -> Self:
+        """Opens the file of a region under a plan; makes a missing file if `create` is True."""
         first = ("INSERT INTO region VALUES (?, ?, NULL)", (region, plan_digest))
         with cls.writing(path, first if create else None) as file:
             if file.rows("SELECT name, plan FROM region") != [(region, plan_digest)]:
@@ -49,7 +49,7 @@ class RegionFile(DatabaseFile):
 
     @property
     def is_unused(self) -> bool:
-        """True where the region never took in a model, a release or a sum."""
+        """True if the region never stored a model, a release or a sum."""
         queries = (
             "SELECT 1 FROM region WHERE layout IS NOT NULL LIMIT 1",
             "SELECT 1 FROM release LIMIT 1",
@@ -58,35 +58,35 @@ class RegionFile(DatabaseFile):
         return not any(self.rows(query) for query in queries)
 
     def add_release(self, round_number: int, silo: str, digest: str, data: memoryview) -> None:
-        """Stores a release; synced and read back when it returns."""
+        """Stores a release; the release is synced and read back before the return."""
         sql = "INSERT INTO release VALUES (?, ?, ?, zeroblob(?))"
         self.write(content=Content("release", sql, (round_number, silo, digest), data))
-        self.in_doubt = False  # a sum that is kept in memory is held against the file
+        self.in_doubt = False  # the sum in memory is compared with the file later
 
     def set_answer(self, round_number: int, status: str, digest: str, data: bytes) -> None:
-        """Stores the answer for a round; synced and read back when it returns."""
+        """Stores the answer for a round; the answer is synced and read back before the return."""
         sql = "INSERT OR REPLACE INTO answer VALUES (?, ?, ?, zeroblob(?))"
         self.write(content=Content("answer", sql, (round_number, status, digest), data))
         self.in_doubt = False
 
     def set_layout(self, layout: bytes) -> None:
-        """Stores the names and shapes of the model; synced and read back when it returns."""
+        """Stores the names and shapes of the model; both are synced and read back before the return."""
         proof = ("SELECT layout FROM region", (), [(layout,)])
         self.write(("UPDATE region SET layout = ?", (layout,)), proofs=(proof,))
         self.in_doubt = False
 
     def release_of(self, round_number: int, silo: str) -> tuple[str, bytes | None]:
-        """Returns the digest and the content, unchecked, of a release that is there."""
+        """Returns the digest and the unchecked content of a stored release."""
         row = self.rows("SELECT rowid, digest FROM release WHERE round = ? AND silo = ?", round_number, silo)[0]
         return row[1], self.content("release", row[0])
 
     def answer_of(self, round_number: int) -> tuple[str, bytes | None] | None:
-        """Returns the digest and the content, unchecked, of the answer of a round; None where there is none."""
-        found = self.rows("SELECT digest FROM answer WHERE round = ?", round_number)
-        return (found[0][0], self.content("answer", round_number)) if found else None
+        """Returns the digest and the unchecked content of a round's answer; None for a round without an answer."""
+        rows = self.rows("SELECT digest FROM answer WHERE round = ?", round_number)
+        return (rows[0][0], self.content("answer", round_number)) if rows else None
 
     def forget_releases(self, status: str) -> None:
-        """Erases the content of the releases of all rounds that have this status."""
+        """Erases the content of the releases of all rounds with a status."""
         query = (
             "SELECT release.rowid, length(release.bytes) FROM release JOIN answer USING (round) "
             "WHERE status = ? AND release.bytes NOTNULL"

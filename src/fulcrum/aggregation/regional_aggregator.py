@@ -1,18 +1,18 @@
-"""What a regional aggregator does, whatever engine carries it: takes in sealed releases, sends up sums, or withholds.
+"""The regional aggregator, for any engine: accepts sealed releases, and sends up sums or withholds them.
 
-A region sends up one sum a round and never another. It sums only where the noise present is what the plan counts on:
-all its silos, or all but `plan.dropouts` of them. Weights are never renormalised. Whatever cannot be verified is
-refused, and a sum that lacks noise is withheld.
+A region sends up a single sum in a round: the difference of two sums would reveal the release of a single silo. The
+region sums only with the noise that the plan counts on: all silos, or all but `plan.dropouts` silos. Weights are never
+renormalised. A message that cannot be verified is refused, and a sum that lacks noise is withheld.
 
-The file of a region is an SQLite file held and synced as a ledger is (`fulcrum.core.store.database` says why, and how
-to copy it): it opens with the journal that it was left with or not at all. The releases of a round are in it until
-their sum is, then their digests alone. Never restore an old copy: one that has forgotten a sum may take another, of
-other silos.
+The file of a region is an SQLite file, held and synced like a ledger (`fulcrum.core.store.database` says why, and how
+to copy the file): the file opens only together with the journal of its last use. The file holds the releases of a round
+until the sum is stored, afterwards the digests alone. Never restore an old copy: an old copy may have forgotten a sum,
+and would sum other silos.
 
-What no test of a release can tell: whether its noise was drawn for it alone, is known to somebody, or was left out
-and replaced by something of the same size. A silo that cheats so gives up its own protection, and as one of
-`plan.colluders` that of nobody else; a signal that hides in the noise of its own release is not noticed either. The
-test of norms finds accidents and crude lies: noise left out or of another scale, an update not clipped or not weighted.
+No test of a release can tell if the noise is fresh, secret, and really noise. A silo that cheats in this way gives up
+its own protection and, within `plan.colluders`, no other silo's. A signal within the size of the silo's own noise goes
+unnoticed too. The test of norms finds accidents and crude lies: missing noise, noise of another scale, an update that
+was not clipped or not weighted.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ from fulcrum.errors import ExchangeError, StorageError
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
 """The statuses of a round."""
 
-_LARGEST = 2**53  # a coordinate: what a double still holds exactly
+_LARGEST = 2**53  # a double holds every coordinate up to here exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +49,10 @@ class RegionRound:
     """The status of a round of a region.
 
     Attributes:
-        round_number: From 1.
+        round_number: The round, from 1.
         status: `SUMMED`, `WITHHELD` or `GATHERING`.
-        members: The silos whose releases are there, sorted.
-        missing: The others, sorted.
+        members: The silos with a stored release, sorted.
+        missing: The silos without a stored release, sorted.
     """
 
     round_number: int
@@ -63,12 +63,12 @@ class RegionRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningSum:
-    """The releases of a round added up as they came, each on disk by then.
+    """The sum of a round's releases so far; every release in the sum is on disk.
 
     Attributes:
-        round_number: Which round.
-        members: Whose releases are in it.
-        values: Their sum.
+        round_number: The round.
+        members: The silos whose releases are in the sum.
+        values: The sum.
     """
 
     round_number: int
@@ -77,15 +77,15 @@ class _RunningSum:
 
 
 class Region(ClosedAtTheEnd):
-    """A regional aggregator's memory; made by `open`. Threads may share it, processes may not.
+    """A regional aggregator with its file; made by `open`. Threads may share a region, processes may not.
 
-    Guarantees, on a disk that keeps what it says it has synced:
+    Guarantees, on a disk that keeps synced content:
 
-    - a round has one sum for ever, on disk before it is returned; asked again, it comes back byte for byte;
-    - a silo has one release in a round: another one is refused, after a restart as well;
-    - no sum holds less noise than the plan counts on, and none holds anything but releases that were accepted.
+    - a round has a single sum for ever, on disk before the return; a later call returns the same bytes;
+    - a silo has a single release in a round: a second, different release is refused, also after a restart;
+    - no sum holds less noise than the plan counts on, and every sum is a sum of accepted releases alone.
 
-    Refusals are `ExchangeError` and change nothing. `StorageError` is trouble with the file: stop, and open it again.
+    An `ExchangeError` refuses a message and changes no state. After a `StorageError` stop, and open the file again.
     """
 
     def __init__(self, file: RegionFile, plan: VerifiedPlan, region: str, opener: Opener) -> None:
@@ -99,38 +99,38 @@ class Region(ClosedAtTheEnd):
         """Opens the file of a region under a plan.
 
         Args:
-            path: The file; no other process may hold it.
-            plan: Of one tier, with the keys of its silos and regions; a deployment plan must verify.
-            region: Which of the plan's regions this is.
-            key: Its private X25519 key file.
-            create: Whether a file that is not there is made anew; otherwise it is refused, as its sums are lost.
+            path: The file; no other process may hold the file.
+            plan: A plan of one tier, with the keys of silos and regions; a deployment plan must verify.
+            region: The region, a region of the plan.
+            key: The region's private X25519 key file.
+            create: True makes a missing file; False refuses a missing file, since the sums of the past are lost.
         """
         plan = verified_plan(plan, error=ExchangeError)
         check_one_tier(plan)
         check_aggregation(plan, "trusted")
         opener = Opener(plan, region, key)
-        file = RegionFile.bound(path, region=region, plan_digest=plan.digest, create=create)
+        file = RegionFile.open(path, region=region, plan_digest=plan.digest, create=create)
         return cls(file, plan, region, opener)
 
     def close(self) -> None:
-        """Lets the file go; closing it again does nothing. `close_round` closes a round."""
+        """Closes the file; a second call has no effect. `close_round` closes a round."""
         self._file.close()
 
     @property
     def identity(self) -> str:
-        """The random number that tells this region's file from every other."""
+        """The random number that identifies this region's file."""
         return self._file.identity
 
     @property
     def members(self) -> frozenset[str]:
-        """The silos of the region, whether their releases are there or not."""
+        """The silos of the region, with and without a release."""
         return frozenset(self._members)
 
     def expect_layout(self, layout: Layout) -> None:
-        """Takes the names and shapes of the model that the server sent: releases of any other are refused.
+        """Stores the names and shapes of the server's model; releases with other names or shapes are refused.
 
-        What silos send decides nothing here, or one of them could have the releases of all others refused. They stay
-        as they are for the plan, after a restart as well, from the first release on.
+        The layout comes from the server and never from a release: otherwise a single silo could have the releases of
+        all other silos refused. From the first release on the layout is fixed for the plan, also after a restart.
         """
         check_model_layout(self._plan, layout)
         encoded = msgspec.msgpack.encode(layout)
@@ -142,7 +142,7 @@ class Region(ClosedAtTheEnd):
             self._file.set_layout(encoded)
 
     def checked_decline(self, data: bytes, round_number: int) -> str:
-        """Returns which silo declines a round, as its signature proves; nothing is stored."""
+        """Returns the silo of a signed decline for a round; a decline is not stored."""
         self._check_round(round_number)
         silo, number = self._opener.open_decline(data)
         if number != round_number:
@@ -150,10 +150,10 @@ class Region(ClosedAtTheEnd):
         return silo
 
     def accept(self, sealed: bytes, round_number: int) -> str:
-        """Takes in a sealed release and returns whose it is; it is on disk then.
+        """Stores a sealed release on disk and returns the silo of the release.
 
-        What model it must fit is said before, with `expect_layout`.
-        The same release again, sealed anew or not, is accepted and changes nothing while its round is gathered.
+        The release must fit the model of `expect_layout`. The same release again, also under a new seal, is accepted
+        without effect until the round is summed.
         """
         self._check_round(round_number)
         release = self._opener.open(sealed)
@@ -166,11 +166,11 @@ class Region(ClosedAtTheEnd):
         layout = msgspec.msgpack.encode(release.layout)
         digest = _digest(layout, release.values)
         with self._file.working():
-            if self.summed(round_number):
+            if self.is_summed(round_number):
                 raise ExchangeError("region.release-late", silo=silo, round_number=round_number)
-            known = self._file.rows("SELECT digest FROM release WHERE round = ? AND silo = ?", round_number, silo)
-            if known:
-                if known[0][0] != digest:
+            stored = self._file.rows("SELECT digest FROM release WHERE round = ? AND silo = ?", round_number, silo)
+            if stored:
+                if stored[0][0] != digest:
                     raise ExchangeError("region.release-replaced", silo=silo, round_number=round_number)
                 return silo
             if self._layout() != layout:
@@ -180,36 +180,37 @@ class Region(ClosedAtTheEnd):
         return silo
 
     def present(self, round_number: int) -> set[str]:
-        """Returns the silos whose releases for a round are there."""
+        """Returns the silos with a release for a round."""
         self._check_round(round_number)
         with self._file.working():
             return {str(row[0]) for row in self._file.rows("SELECT silo FROM release WHERE round = ?", round_number)}
 
     def missing(self, round_number: int) -> set[str]:
-        """Returns the silos whose releases for a round are not there."""
+        """Returns the silos without a release for a round."""
         return set(self._members) - self.present(round_number)
 
-    def summed(self, round_number: int) -> bool:
-        """Returns whether the sum of a round is stored; such a round takes no more releases."""
+    def is_summed(self, round_number: int) -> bool:
+        """Returns True if the sum of a round is stored; a summed round accepts no more releases."""
         self._check_round(round_number)
         with self._file.working():
-            found = self._file.rows("SELECT status FROM answer WHERE round = ?", round_number)
-        return found == [(SUMMED,)]
+            statuses = self._file.rows("SELECT status FROM answer WHERE round = ?", round_number)
+        return statuses == [(SUMMED,)]
 
     def close_round(self, round_number: int, *, forget: bool = True) -> RegionalReply:
-        """Returns what goes up for a round: its sum if it may be taken, else that it is withheld; on disk either way.
+        """Returns the answer for a round, the sum or a `Withheld`; the answer is on disk before the return.
 
-        A round that was withheld may be closed again once more releases are there. One that is summed never changes.
+        A withheld round may be closed again after further releases. The sum of a summed round never changes.
 
         Args:
-            round_number: From 1.
-            forget: Whether to erase its releases before returning. Where not, call `forget` once the sum is sent.
+            round_number: The round, from 1.
+            forget: True erases the releases of summed rounds before the return. With False call `forget` after
+                sending the sum.
         """
         self._check_round(round_number)
         with self._file.working():
-            kept = self._answer(round_number)
-            if isinstance(kept, RegionalSum):
-                return kept
+            stored = self._answer(round_number)
+            if isinstance(stored, RegionalSum):
+                return stored
             present = self.present(round_number)
             missing = tuple(sorted(set(self._members) - present))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
@@ -223,7 +224,7 @@ class Region(ClosedAtTheEnd):
                 where |= {"members": members, "layout": layout, "step": self._step}
                 answer = RegionalSum(**where, round_number=round_number, values=values)
                 status = SUMMED
-            if answer != kept:
+            if answer != stored:
                 data = answer.to_bytes()
                 self._file.set_answer(round_number, status, _digest(data), data)
             if forget:
@@ -231,12 +232,12 @@ class Region(ClosedAtTheEnd):
             return answer
 
     def forget(self) -> None:
-        """Erases the releases of every round that is summed; sums and digests stay."""
+        """Erases the releases of all summed rounds; sums and digests stay."""
         with self._file.working():
             self._file.forget_releases(SUMMED)
 
     def rounds(self) -> tuple[RegionRound, ...]:
-        """Returns the status of every round that has a release or an answer."""
+        """Returns the status of every round with a release or an answer."""
         with self._file.working():
             statuses = dict(self._file.rows("SELECT round, status FROM answer"))
             listed = []
@@ -248,22 +249,24 @@ class Region(ClosedAtTheEnd):
         return tuple(listed)
 
     def _add(self, release: Release) -> None:
-        """Adds a release that is on disk to the sum of its round; integers alone have one sum in whatever order."""
+        """Adds a stored release to the running sum of its round; only sums of integers are equal in every order."""
         running, number = self._running, release.round_number
         if running is not None and running.round_number == number:
             np.add(running.values, release.values, out=running.values)
-            running.members.add(release.silo)  # last: where an interrupt keeps it out, the sum is taken from the file
+            running.members.add(
+                release.silo
+            )  # last: after an interrupt before this line, the sum is taken from the file
         elif self._step is not None:
             self._running = _RunningSum(round_number=number, members={release.silo}, values=release.values.copy())
 
     def _total(self, round_number: int, present: set[str]) -> np.ndarray[Any, Any]:
-        """Returns the sum of a round's releases: as it was added up here, or from the file after a restart."""
+        """Returns the sum of a round's releases: the running sum, or a sum from the file after a restart."""
         running, self._running = self._running, None
         if running is not None and (running.round_number, running.members) == (round_number, present):
             return running.values
         encoded = self._layout()
         total = np.zeros((), dtype=dtype_of(self._step))
-        for silo in sorted(present):  # the order of names: it has one value in research too
+        for silo in sorted(present):  # in the order of names, so that floating point sums have a single value too
             digest, data = self._file.release_of(round_number, silo)
             if data is None or _digest(encoded, data) != digest:
                 raise StorageError("region.release-damaged", file=self._file.path, silo=silo)
@@ -272,7 +275,7 @@ class Region(ClosedAtTheEnd):
         return total
 
     def _layout(self) -> Any:
-        """The model's names and shapes, encoded; None before any model was sent."""
+        """Returns the encoded names and shapes of the model; None before the first model."""
         return self._file.rows("SELECT layout FROM region")[0][0]
 
     def _answer(self, round_number: int) -> RegionalReply | None:
@@ -289,7 +292,7 @@ class Region(ClosedAtTheEnd):
             raise ExchangeError("region.round-range", rounds=self._plan.rounds, round_number=round_number)
 
     def _check_release(self, release: Release) -> None:
-        """Refuses what no honest silo releases, as far as that can be told from one release."""
+        """Refuses a release that no honest silo sends, as far as a single release can show."""
         plan, silo, values = self._plan, release.silo, release.values
         if len(values) != (plan.parameters or len(values)) or not len(values):
             raise ExchangeError(
@@ -297,7 +300,7 @@ class Region(ClosedAtTheEnd):
             )
         if values.nbytes > MOST_BYTES:
             raise ExchangeError("region.release-too-long", silo=silo, bytes=values.nbytes, most=MOST_BYTES)
-        # However many members there are, their sum stays within 64 bits.
+        # The bound keeps the sum of all members within 64 bits: an overflow would wrap around unnoticed.
         most = min(_LARGEST, (2**63 - 1) // len(self._members))
         if not np.isfinite(values).all() or (
             self._step is not None and not -most < values.min() <= values.max() < most

@@ -1,4 +1,4 @@
-"""Sealed releases opened at the region: only a whole envelope that a silo of the region signed gives a release."""
+"""The opening of sealed releases at a region: only a complete envelope, signed by a silo of the region, opens."""
 
 from pathlib import Path
 
@@ -22,11 +22,17 @@ from fulcrum.primitives import primitives
 
 
 class Opener:
-    """Opens what the silos of one region seal; keys are read, and held against the plan, once.
+    """Opens the sealed releases and the declines of a region's silos; reads and checks all keys once.
+
+    Guarantees, against a sender without a key of the plan:
+
+    - only an envelope with a good signature by a silo of the region opens;
+    - plan, silo, region and round in the envelope are bound to signature and ciphertext, so an envelope of another
+      plan, silo, region or round does not open either.
 
     Args:
-        plan: The plan that the silos release under.
-        region: To whom the releases are sealed.
+        plan: The plan of the releases.
+        region: The region of the seal.
         key: The region's private X25519 key file.
     """
 
@@ -38,7 +44,7 @@ class Opener:
         self._from = {silo: plan_key(plan, silo, "signing") for silo in members}
 
     def open(self, data: bytes) -> Release:
-        """Returns the release in an envelope; anything but a whole one from a silo of the region is refused."""
+        """Returns the release in an envelope; raises `ExchangeError` for every other message."""
         envelope, sealed = unframe(data, Envelope, f"a sealed release of format {FORMAT}")
         self._check_context(envelope)
         silo, number = envelope.silo, envelope.round_number
@@ -58,7 +64,7 @@ class Opener:
         return release
 
     def open_decline(self, data: bytes) -> tuple[str, int]:
-        """Returns who declines which round; anything but a decline that a silo of the region signed is refused."""
+        """Returns silo and round of a signed decline; raises `ExchangeError` for every other message."""
         decline = decode(data, Decline, f"a decline of format {DECLINED}")
         self._check_context(decline)
         self._check_signature(decline, decline.binding(DECLINED))
@@ -72,7 +78,7 @@ class Opener:
             raise ExchangeError("seal.signature-invalid", noun=_noun(message), silo=silo, round_number=number) from None
 
     def _check_context(self, message: Envelope | Decline) -> None:
-        """Refuses what is not, by its own words, of this plan, region and one of its silos."""
+        """Refuses a message that names another plan, another region or a silo of another region."""
         noun = _noun(message)
         if message.plan_digest != self._plan.digest:
             digest = _short(message.plan_digest)
@@ -85,7 +91,7 @@ class Opener:
 
 
 def unseal(data: bytes, plan: VerifiedPlan, region: str, key: str | Path) -> Release:
-    """Returns what was sealed to a region, opened with its private X25519 key file; see `Opener`."""
+    """Returns the release in an envelope, opened with the region's private X25519 key file; see `Opener`."""
     return Opener(plan, region, key).open(data)
 
 
@@ -94,5 +100,5 @@ def _noun(message: Envelope | Decline) -> str:
 
 
 def _short(digest: str) -> str:
-    """The start of a digest, for a message; what a stranger wrote may be no digest at all."""
+    """Returns the start of a digest for an error message; a sender may have written any text there."""
     return f"{digest[:4]}.." if digest[:4].isalnum() else "no digest"

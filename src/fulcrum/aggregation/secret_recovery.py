@@ -1,4 +1,4 @@
-"""A secret recovered from its shares, by the server: the value at 0 of the polynomial through them (Lagrange).
+"""The recovery of a secret from shares, at the server: the value at 0 of the polynomial through the shares (Lagrange).
 
 >>> from fulcrum.core.masking.secret_sharing import shares_of
 >>> shares = shares_of(bytes(31) + b"k", threshold=3, points=(1, 2, 3, 4))
@@ -16,34 +16,34 @@ from fulcrum.errors import ExchangeError
 
 
 def secret_from(shares: Mapping[int, bytes]) -> bytes:
-    """Returns the secret that these shares give, all of them used; raises `ExchangeError` where they give none."""
+    """Returns the secret of these shares; raises `ExchangeError` for malformed shares or shares of several secrets."""
     values = [int.from_bytes(share, "big") for share in shares.values()]
     if not values or any(len(share) != SHARE_BYTES for share in shares.values()) or max(values) >= PRIME:
         raise ExchangeError("mask.shares-malformed")
-    found = value_at_zero(tuple(shares), values)
-    if found >= 2 ** (8 * SECRET_BYTES):
+    secret = value_at_zero(tuple(shares), values)
+    if secret >= 2 ** (8 * SECRET_BYTES):
         raise ExchangeError("mask.shares-not-of-one-secret")
-    return found.to_bytes(SECRET_BYTES, "big")
+    return secret.to_bytes(SECRET_BYTES, "big")
 
 
 def value_at_zero(points: Sequence[int], values: Sequence[int], prime: int = PRIME) -> int:
-    """Returns the value at 0 of the polynomial of least degree through these points."""
+    """Returns the value at 0 of the polynomial of least degree through the points."""
     return sum(map(int.__mul__, _factors(tuple(points), prime), values)) % prime
 
 
 @lru_cache(maxsize=256)
 def _factors(points: tuple[int, ...], prime: int) -> tuple[int, ...]:
-    """What each value is multiplied by (Lagrange). Members who lost the same holders share one computation."""
+    """Returns the Lagrange factors of the values; members with the same missing holders share the computation."""
     product = math.prod(points)
     below = [point * math.prod([other - point for other in points if other != point]) for point in points]
     return tuple(product * inverse % prime for inverse in _inverses(below, prime))
 
 
 def _inverses(numbers: Sequence[int], prime: int) -> list[int]:
-    """Returns the inverse of every number, from that of their product (Montgomery)."""
-    before = list(accumulate(numbers, lambda one, other: one * other % prime, initial=1))
-    inverse, found = pow(before.pop(), -1, prime), []
-    for number, those_before in zip(reversed(numbers), reversed(before), strict=True):
-        found.append(inverse * those_before % prime)
+    """Returns the inverses of all numbers by a single inversion, of the product (Montgomery)."""
+    before = list(accumulate(numbers, lambda left, right: left * right % prime, initial=1))
+    inverse, inverses = pow(before.pop(), -1, prime), []
+    for number, product_before in zip(reversed(numbers), reversed(before), strict=True):
+        inverses.append(inverse * product_before % prime)
         inverse = inverse * number % prime
-    return found[::-1]
+    return inverses[::-1]

@@ -1,18 +1,18 @@
-"""The records of a site, made once by its operator and never again: ledger, masking record, regional sums.
+"""The records of a site, made once by the operator and never again: ledger, masking record, regional sums.
 
-A site whose record is gone has forgotten what left it, and a record that somebody else made may hold anything: secrets
-of masks that its maker knows, or fewer releases than there were. So kits hold no records, starting a site makes none,
-and `fulcrum site init` makes them once. It leaves a mark, `initialised.json`, in the site's folder and in the folder of
-its records, with the identity of each record. Without a record that a mark names, or with another in its place, a site
-does not start (`fulcrum.core.silo.site_records`), and `fulcrum site init` refuses it:
+A site without its record has forgotten its releases. A record of a foreign maker may hold mask secrets that the maker
+knows, or fewer releases than the silo made. Therefore kits hold no records, the start of a site makes no record, and
+`fulcrum site init` makes the records once. The command leaves a mark, `initialised.json`, in the site's folder and in
+the folder of the records, with the identity of every record. A site does not start without a marked record, or with a
+foreign file in the place of a record (`fulcrum.core.silo.site_records`), and `fulcrum site init` refuses such a site:
 
-- a record was deleted, or the folder of all records was: the mark in the site's folder names it;
-- the site has a new folder: the mark in the folder of its records names them, and its operator names the ledger;
-- a kit was unpacked over an old one: mark and records stay, since no kit holds any;
-- the next plan calls the silo by another name: the marks name the ledger that it released from, or its key;
-- a kit holds records: refused by name, unless the operator names the ledger as that of this silo.
+- a record, or the folder of all records, was deleted: the mark in the site's folder names the record;
+- the site has a new folder: the mark in the folder of records names the records, and the operator names the ledger;
+- a kit was unpacked over an old kit: mark and records stay, since kits hold no records;
+- the next plan gives the silo another name: the marks name the ledger of the silo's releases, or the silo's key;
+- a kit holds records: refused, unless the operator names the ledger as the silo's own.
 
-No mark can tell that a silo took part before whose operator gives it new folders and names no ledger.
+No mark can reveal an earlier participation if the operator gives the silo new folders and names no ledger.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ from fulcrum.core.store.file_holding import lock_file
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FileInUseError, StorageError
 
-_UNNAMED = ".init"  # the folder of new records that no mark names yet
-_LOCK = ".init.lock"  # in the folder of records, while a call is under way
+_UNNAMED = ".init"  # the folder of new records before the marks name them
+_LOCK = ".init.lock"  # exists in the folder of records during a call
 _LEDGER = ledger_name("")
 _BESIDE = re.compile(r"-(journal|wal|shm|payloads)$")
 _KINDS = re.compile(rf"(.*\.ledger|.*\.masking|{re.escape(SUMS)})")
 
 
 class _Opened(IdentifiedRecord, Protocol):
-    """A record that is open."""
+    """An open record."""
 
     @property
     def is_unused(self) -> bool: ...
@@ -54,9 +54,9 @@ class _Record:
     """A record that a site needs.
 
     Attributes:
-        name: In a mark: that of its file, and for regional sums the plan.
-        path: Its file.
-        open: Opens a file as this record; the second argument is True to make it.
+        name: The name in a mark: the file name, for regional sums with the plan.
+        path: The file.
+        open: Opens a file as this record; with True as second argument, makes the file.
     """
 
     name: str
@@ -64,57 +64,57 @@ class _Record:
     open: Callable[[Path, bool], _Opened]
 
     @property
-    def unnamed(self) -> Path:
-        """The file of a new record until the marks name it."""
+    def unnamed_path(self) -> Path:
+        """The path of a new record before the marks name the record."""
         return self.path.parent / _UNNAMED / self.path.name
 
     def give_name(self) -> None:
-        """Gives a new record its name; a file that has the name already stays."""
+        """Gives a new record its name; an existing file of the name stays and raises `StorageError`."""
         try:
-            self.path.hardlink_to(self.unnamed)
+            self.path.hardlink_to(self.unnamed_path)
         except FileExistsError:
             raise StorageError("site.record-made-meanwhile", file=self.path) from None
-        self.unnamed.unlink()
+        self.unnamed_path.unlink()
 
     def discard_unnamed(self) -> None:
-        """Deletes what is left of a record that no mark names."""
+        """Deletes the remains of a record that no mark names."""
         name = self.path.name
         leftovers = re.compile(rf"{re.escape(name)}(-journal|-wal|-shm)?|\.{re.escape(name)}\.\w+\.new")
-        for path in self.unnamed.parent.iterdir():
+        for path in self.unnamed_path.parent.iterdir():
             if leftovers.fullmatch(path.name):
                 path.unlink()
 
     def identity(self, path: Path, *, create: bool = False, used: bool = True) -> str:
-        """Opens the record at a path and returns its identity; refuses one that was used, unless it may be."""
+        """Opens the record at a path and returns the identity; refuses a used record unless `used` is True."""
         with contextlib.closing(self.open(path, create)) as opened:
             if not used and not opened.is_unused:
-                raise _stranger(path)
+                raise _foreign_record_error(path)
             return opened.identity
 
 
 def init_site(site: Site, *, ledger: Path | None = None) -> list[Path]:
-    """Makes the records that a site needs, once, and returns them; none where it needs none.
+    """Makes the records that a site needs, once, and returns the paths of the new records.
 
-    A call that was interrupted is finished by the next one, which returns the records that it gave their names.
+    The next call finishes an interrupted call, and returns the records that the next call named.
 
     Args:
         site: The site.
-        ledger: The ledger of a silo that took part before, in the folder that `state` in site.toml names. It is taken
-            over, and so are the other records in its folder.
+        ledger: The ledger of a silo that took part before, in the folder `state` of site.toml. The site adopts the
+            ledger and the other records in the folder.
 
     Raises:
-        StorageError: The site was initialised before, a record is lost, or a record is there that the site did not
-            make. Nothing was made or changed.
+        StorageError: The site was initialised before, a record is lost, or a foreign record exists. No file was made
+            or changed.
     """
     try:
-        with lock_file(site.folder / "site.toml", exclusive=True), _locked(site.state):  # one at a time
+        with lock_file(site.folder / "site.toml", exclusive=True), _lock_folder(site.state):  # a single call at a time
             return _init(site, ledger)
     except OSError as error:
         raise StorageError("site.file-unusable", file=error.filename or site.state, reason=error.strerror) from None
 
 
 def _init(site: Site, ledger: Path | None) -> list[Path]:
-    """Does the work of `init_site` under the locks of the site's folder and of the folder of its records."""
+    """Makes the records under the locks of the site's folder and of the folder of records; see `init_site`."""
     needed = _records_of(site)
     if ledger is not None:
         _check_named(site, ledger)
@@ -129,7 +129,7 @@ def _init(site: Site, ledger: Path | None) -> list[Path]:
         if not os.path.lexists(record.path):
             missing.append(record)
         elif record.name not in here.records or record.name not in there.records:
-            identities[record.name] = _checked(record, identity, used=ledger is not None)
+            identities[record.name] = _checked_identity(record, identity, used=ledger is not None)
     _remove_unnamed(site)
     if missing or identities:
         _check_nothing_lost(site, missing, {*here.records, *there.records, *identities})
@@ -143,11 +143,14 @@ def _init(site: Site, ledger: Path | None) -> list[Path]:
 
 
 def _make(site: Site, missing: list[_Record], identities: dict[str, str], marks: Iterable[tuple[Path, Mark]]) -> None:
-    """Makes records without a name, writes the marks, and then gives each record its name."""
+    """Makes records without a name, writes the marks, and then names every record.
+
+    A crash in this order leaves no named record without a mark: the next start would refuse such a record.
+    """
     (site.state / _UNNAMED).mkdir(mode=0o700, parents=True, exist_ok=True)
     for record in missing:
-        record.discard_unnamed()  # of a call that was interrupted before the marks
-        identities[record.name] = record.identity(record.unnamed, create=True)
+        record.discard_unnamed()  # remains of a call that was interrupted before the marks
+        identities[record.name] = record.identity(record.unnamed_path, create=True)
     key = {} if (public := site.plan.keys.get(site.settings.name)) is None else dict.fromkeys(identities, public)
     for folder, before in marks:
         mark = Mark(format=FORMAT, records={**before.records, **identities}, keys={**before.keys, **key})
@@ -159,10 +162,10 @@ def _make(site: Site, missing: list[_Record], identities: dict[str, str], marks:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps other calls out of a folder of records: several sites of one machine may share it.
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Locks a folder of records against other calls: several sites of a machine may share the folder.
 
-    A folder that does not exist yet is in the site's own, which is locked.
+    A folder that does not exist yet needs no lock: the folder will be in the site's own folder, which is locked.
     """
     if not folder.is_dir():
         yield
@@ -171,7 +174,7 @@ def _locked(folder: Path) -> Iterator[None]:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600))
     try:
         lock = lock_file(path, exclusive=True)
-    except (FileInUseError, FileNotFoundError):  # the other call has just removed the file
+    except (FileInUseError, FileNotFoundError):  # another call has just removed the file
         raise StorageError("site.init-running", folder=folder) from None
     with lock:
         try:
@@ -181,10 +184,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _records_of(site: Site) -> list[_Record]:
-    """Returns the records that a site needs: in research a region's alone."""
+    """Returns the records that a site needs; in research only a region needs a record."""
     name, digest = site.settings.name, site.plan.digest
     opening: dict[str, Callable[[Path, bool], _Opened]] = {
-        SUMS: lambda path, create: RegionFile.bound(path, region=name, plan_digest=digest, create=create),
+        SUMS: lambda path, create: RegionFile.open(path, region=name, plan_digest=digest, create=create),
         ledger_name(name): lambda path, create: Ledger.open(path, silo=name, create=create),
         record_name(name): lambda path, create: MemberStore.open(path, silo=name, create=create),
     }
@@ -194,35 +197,35 @@ def _records_of(site: Site) -> list[_Record]:
 
 
 def _check_named(site: Site, ledger: Path) -> None:
-    """Refuses a ledger that is not the one that the site would release from."""
+    """Refuses a named ledger that is not the file of the site's releases."""
     own = site.state / ledger_name(site.settings.name)
     if site.settings.role != "silo" or not own.exists() or not ledger.exists() or not own.samefile(ledger):
         raise StorageError("site.ledger-foreign", ledger=ledger, expected=own)
 
 
 def _check_no_strangers(site: Site, here: Mark, needed: list[_Record], *, adopted: bool) -> None:
-    """Refuses records in the site's folder, and those of its name in the folder of its records, unless it made them."""
+    """Refuses foreign records in the site's folder, and records of the site's name in the folder of records."""
     own = {record.path.name for record in needed}
     if own and site.settings.role == "silo":
         own |= {ledger_name(site.settings.name), record_name(site.settings.name)}
-    known = {name.split(" ")[0] for name in here.records} | (own if adopted else set())
+    trusted = {name.split(" ")[0] for name in here.records} | (own if adopted else set())
     for path in site.folder.rglob("*"):
         name = _BESIDE.sub("", path.name)
-        if path.parent != site.state / _UNNAMED and _KINDS.fullmatch(name) and name not in known:
-            raise _stranger(path)
-        if path.name == MARK and path.parent != site.folder and not known:
-            raise _stranger(path)
-    for path in site.state.iterdir() if site.state.is_dir() else ():  # a folder elsewhere may be of several sites
-        if _BESIDE.sub("", path.name) in own - known:
-            raise _stranger(path)
+        if path.parent != site.state / _UNNAMED and _KINDS.fullmatch(name) and name not in trusted:
+            raise _foreign_record_error(path)
+        if path.name == MARK and path.parent != site.folder and not trusted:
+            raise _foreign_record_error(path)
+    for path in site.state.iterdir() if site.state.is_dir() else ():  # several sites may share a folder elsewhere
+        if _BESIDE.sub("", path.name) in own - trusted:
+            raise _foreign_record_error(path)
 
 
-def _stranger(path: Path) -> StorageError:
+def _foreign_record_error(path: Path) -> StorageError:
     return StorageError("site.record-foreign", file=path)
 
 
 def _check_folder(site: Site) -> None:
-    """Refuses a folder of the operator's own that does not exist: a name mistyped would begin the records anew."""
+    """Refuses a missing folder that the operator named: a mistyped name would begin the records anew."""
     if not site.state.is_dir() and (site.settings.state != STATE or os.path.lexists(site.state)):
         raise StorageError("site.state-missing", folder=site.state)
 
@@ -234,20 +237,20 @@ def _check_unnamed(site: Site) -> None:
         raise StorageError("site.init-folder-obstructed", file=unnamed)
 
 
-def _check_nothing_lost(site: Site, missing: list[_Record], known: set[str]) -> None:
-    """Refuses to make a record that a mark names, or beside others that tell of it."""
+def _check_nothing_lost(site: Site, missing: list[_Record], marked: set[str]) -> None:
+    """Refuses to make a record that a mark names, or that another record proves to have existed."""
     for record in missing:
-        if record.name in known:
+        if record.name in marked:
             raise StorageError("site.record-lost", file=record.path)
         masking = record_name(site.settings.name)
-        if record.path.name == ledger_name(site.settings.name) and masking in known:
+        if record.path.name == ledger_name(site.settings.name) and masking in marked:
             raise StorageError("site.ledger-lost", file=record.path, record=masking)
         if record.path.name == record_name(site.settings.name) and _has_released(site):
             raise StorageError("site.masking-record-lost", file=record.path)
 
 
 def _has_released(site: Site) -> bool:
-    """Returns True if the silo's ledger holds releases of its plan."""
+    """Returns True if the silo's ledger holds releases of the site's plan."""
     path = site.state / ledger_name(site.settings.name)
     if not path.exists():
         return False
@@ -255,27 +258,29 @@ def _has_released(site: Site) -> bool:
         return any(entry.plan_digest == site.plan.digest for entry in ledger.entries())
 
 
-def _checked(record: _Record, identity: str | None, *, used: bool) -> str:
-    """Returns the identity of a record that is there; refuses one that a mark names by another.
+def _checked_identity(record: _Record, identity: str | None, *, used: bool) -> str:
+    """Returns the identity of an existing record; refuses a record whose mark has another identity.
 
-    A call that was interrupted leaves unused records. Others are taken over only where the operator vouches for them:
-    a kit could bring a mark that looks like an interrupted call's.
+    An interrupted call leaves unused records. A used record is adopted only if the operator vouches for the record: a
+    hostile kit could bring a mark that looks like the mark of an interrupted call.
     """
-    found = record.identity(record.path, used=used)
-    if identity not in (None, found):
+    actual = record.identity(record.path, used=used)
+    if identity not in (None, actual):
         raise StorageError("site.record-not-initialised", file=record.path)
-    return found
+    return actual
 
 
 def _finish(record: _Record, identity: str) -> bool:
-    """Gives a new record its name if a call was interrupted after the marks named it; returns True if it did."""
-    if not os.path.lexists(record.unnamed):
+    """Names a new record of a call that was interrupted after the marks; returns True for a named record."""
+    if not os.path.lexists(record.unnamed_path):
         return False
     if os.path.lexists(record.path):
-        if record.path.samefile(record.unnamed):  # interrupted between the new name and the end of the old one
-            record.unnamed.unlink()
+        if record.path.samefile(
+            record.unnamed_path
+        ):  # interrupted between the new link and the removal of the old link
+            record.unnamed_path.unlink()
         return False
-    if record.identity(record.unnamed, used=False) != identity:
+    if record.identity(record.unnamed_path, used=False) != identity:
         return False
     record.give_name()
     sync_folder(record.path.parent)
@@ -283,16 +288,16 @@ def _finish(record: _Record, identity: str) -> bool:
 
 
 def _remove_unnamed(site: Site) -> None:
-    """Removes the folder of new records once it is empty: it may hold a record of another site that shares it."""
+    """Removes the folder of new records if empty: the folder may hold a record of another site."""
     with contextlib.suppress(OSError):
         (site.state / _UNNAMED).rmdir()
 
 
 def _check_same_silo(site: Site, missing: list[_Record], here: Mark, there: Mark) -> None:
-    """Refuses to make a ledger for a site that has released under another name: its spending would begin at zero.
+    """Refuses to make a ledger for a site that released under another name: the spent privacy would restart at zero.
 
     The mark in the site's folder names the site's ledgers. The mark in a folder of records may name ledgers of several
-    sites, and this site's are those with its key.
+    sites; the site's own ledgers have the site's key.
     """
     own = ledger_name(site.settings.name)
     if own not in (record.path.name for record in missing):

@@ -45,7 +45,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
                 region = self._open_region()
                 region.expect_layout(model_layout(task_data.get(MODEL)))
                 number = task_data.get(ROUND)
-                summed = region.summed(number)
+                summed = region.is_summed(number)
             except FulcrumError as error:
                 self._after(error)
                 raise

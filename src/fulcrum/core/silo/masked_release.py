@@ -136,7 +136,7 @@ class MaskedSilo(ReleasingSilo):
         """Raises `ReleaseError` if ledger and record of masked rounds contradict: a file is new, or an old copy.
 
         A round enters the record before its release enters the ledger, and is unmasked after the release. A site that
-        went on with an old copy could unmask a second sum of a round.
+        went on with an old copy could unmask a second sum of a round, or release a round again with new noise.
         """
         session = request.session
         released, number = session.round_number in rounds, session.round_number

@@ -105,52 +105,39 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             *((f"against the observer {name!r}", name, largest) for name, largest in self.largest_epsilon.items()),
         ]
         for where, observer, largest in limits:
-            spent = figures.recomputed.epsilon(observer)[index]
-            if not spent <= largest:  # not `spent > largest`, which lets nan pass
-                raise PolicyError(
-                    "policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=display_epsilon(spent)
-                )
+            epsilon = figures.recomputed.epsilon(observer)[index]
+            if not epsilon <= largest:  # not `epsilon > largest`, which lets nan pass
+                epsilon = display_epsilon(epsilon)
+                raise PolicyError("policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=epsilon)
         if not plan.delta <= self.largest_delta:
             raise PolicyError("policy.delta-exceeded", silo=silo, largest=self.largest_delta, delta=plan.delta)
         self.check_releases(silo, plan.rounds, before)
         if plan.colluders < self.least_colluders:
             raise PolicyError("policy.colluders-few", silo=silo, least=self.least_colluders, colluders=plan.colluders)
         region = tier.nodes[tier.parent_of[index]]
-        members = figures.members[region]
-        if len(members) < self.smallest_region:
-            raise PolicyError(
-                "policy.region-small",
-                silo=silo,
-                tier=inner,
-                least=self.smallest_region,
-                region=region,
-                members=len(members),
-            )
-        if plan.aggregation == "masked" and self.smallest_region > (most := largest_minimum(plan, silo)):
-            raise PolicyError("policy.sum-small", silo=silo, least=self.smallest_region, most=most)
+        members, place = figures.members[region], {"tier": inner, "region": region}
+        if len(members) < (least := self.smallest_region):
+            raise PolicyError("policy.region-small", silo=silo, **place, least=least, members=len(members))
+        # The other members can unmask a sum with the silo's input against the silo's will, as far as the plan allows. A
+        # larger minimum would be a promise that the silo cannot enforce.
+        if plan.aggregation == "masked" and least > (most := largest_minimum(plan, silo)):
+            raise PolicyError("policy.sum-small", silo=silo, least=least, most=most)
+        # Keys as well as names: an issuer could give the name of a trusted peer to a silo of its own.
         for peer, key in self.peers.items():
             if peer not in members:
-                raise PolicyError("policy.peer-missing", silo=silo, peer=peer, tier=inner, region=region)
+                raise PolicyError("policy.peer-missing", silo=silo, peer=peer, **place)
             if key and plan.keys.get(peer) != key:
                 raise PolicyError("policy.peer-key-differs", silo=silo, peer=peer)
         if self.region_key is not None and plan.keys.get(region) != self.region_key:
             carried = "another key" if region in plan.keys else "no key"
-            raise PolicyError(
-                "policy.region-key-differs",
-                silo=silo,
-                region_key=self.region_key,
-                carried=carried,
-                tier=inner,
-                region=region,
-            )
+            key = self.region_key
+            raise PolicyError("policy.region-key-differs", silo=silo, region_key=key, carried=carried, **place)
 
     def check_releases(self, silo: str, rounds: int, before: int) -> None:
         """Raises `PolicyError` if the rounds of a plan and the releases before are more than `largest_rounds`."""
-        if self.largest_rounds is not None and before + rounds > self.largest_rounds:
+        if (largest := self.largest_rounds) is not None and before + rounds > largest:
             earlier = f", and {before} releases were made under others" if before else ""
-            raise PolicyError(
-                "policy.rounds-exceeded", silo=silo, largest=self.largest_rounds, rounds=rounds, earlier=earlier
-            )
+            raise PolicyError("policy.rounds-exceeded", silo=silo, largest=largest, rounds=rounds, earlier=earlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -108,9 +108,9 @@ def release(
         if ledger is not None or policy is not None:
             raise ReleaseError("release.plan-for-research")
         return _research_release(update, plan, index, round_number, noise)
-    if isinstance(noise, SeededNoise):
+    if isinstance(noise, SeededNoise):  # anyone with the seed could draw the noise again and subtract it
         raise ReleaseError("release.noise-seeded")
-    if noise is not None and type(noise) is not SecureNoise:
+    if noise is not None and type(noise) is not SecureNoise:  # a subclass could draw known or narrower noise
         raise ReleaseError("release.noise-type", type_name=type(noise).__name__)
     if plan.injection != "silo":
         raise ReleaseError("release.noise-not-of-silos")

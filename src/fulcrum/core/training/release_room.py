@@ -85,12 +85,8 @@ def _open_room(later: Path, later_bytes: int, size: int) -> int:
     except (OSError, OverflowError) as error:
         with contextlib.suppress(OSError, OverflowError):
             _resize(later, min(before, later_bytes))  # gives back the room of a disk that is too small
-        raise StorageError(
-            "storage.room-missing",
-            folder=later.parent,
-            megabytes=(later_bytes + size) / 1e6,
-            reason=getattr(error, "strerror", error),
-        ) from None
+        needed, reason = (later_bytes + size) / 1e6, getattr(error, "strerror", error)
+        raise StorageError("storage.room-missing", folder=later.parent, megabytes=needed, reason=reason) from None
 
 
 def _resize(file: Path, size: int) -> None:

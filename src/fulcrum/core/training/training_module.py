@@ -169,13 +169,8 @@ def load_training_module(name: str) -> TrainingModule:
     head = (head,) if isinstance(head, str) else head
     if not isinstance(head, tuple) or not all(isinstance(array, str) for array in head):
         raise DataError("training.head-type", module=name, head=head)
-    return TrainingModule(
-        start=module.start,
-        train=module.train,
-        evaluate=evaluate,
-        head=head,
-        may_have_tensors="torch" in sys.modules,
-    )
+    start, train, tensors = module.start, module.train, "torch" in sys.modules
+    return TrainingModule(start=start, train=train, evaluate=evaluate, head=head, may_have_tensors=tensors)
 
 
 def _number(value: Any) -> float | None:

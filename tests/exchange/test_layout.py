@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 from fulcrum.core.messages.layout import flatten_arrays
 from fulcrum.core.messages.model_message import model_digest
@@ -133,7 +134,7 @@ def test_what_is_not_arrays_is_refused_in_one_line(name):
 
 @pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="long doubles are doubles here")
 def test_floats_that_double_precision_would_round_are_refused():
-    with pytest.raises(ReleaseError, match=r"wider than double precision holds. Give it as float64"):
+    with pytest.raises(ReleaseError, check=coded("arrays.too-wide")):
         flatten_arrays(np.ones(2, dtype=np.longdouble))
 
 

@@ -11,6 +11,7 @@ import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from error_codes import coded
 from forking import forks, in_child
 from ledgers import holds, opened, release
 
@@ -33,7 +34,7 @@ def test_a_second_process_is_refused_until_the_first_lets_go(path):
 def test_a_second_opening_in_one_process_is_refused(path):
     with opened(path):
         for work in (opened, verify_ledger):
-            with pytest.raises(LedgerInUseError, match=r"is open in this process. Close it first"):
+            with pytest.raises(LedgerInUseError, check=coded("storage.open-here")):
                 work(path)
     opened(path).close()
 
@@ -42,7 +43,7 @@ def test_a_reader_keeps_writers_out_and_lets_readers_in(path):
     opened(path).close()
     with Ledger.read(path), Ledger.read(path) as second:
         assert second.sequence == 0
-        with pytest.raises(LedgerInUseError, match="is in use"):
+        with pytest.raises(LedgerInUseError, check=coded("storage.file-in-use")):
             opened(path)
     opened(path).close()
 

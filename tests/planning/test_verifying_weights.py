@@ -6,6 +6,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.core.plan.plan_file import content_digest, to_json
@@ -106,7 +107,7 @@ def test_sizes_that_stay_secret_give_no_weights_by_size():
     content = plan(NESTED, rounds=5, epsilon=1.0, weights="equal").content()
     silos = [msgspec.structs.replace(entry, records=None) for entry in content.silos]
     lying = msgspec.structs.replace(content, silos=silos)
-    with pytest.raises(PlanError, match="digest"):  # it is another federation
+    with pytest.raises(PlanError, check=coded("plan.inconsistent")):  # it is another federation
         verify(lying)
 
 
@@ -202,11 +203,11 @@ def test_a_silo_refuses_a_plan_whose_weights_are_not_what_it_says():
     skewed = made.weights.copy()
     skewed[0] *= 1.5
     content = forged(made, skewed / skewed.sum())
-    with pytest.raises(PlanError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
+    with pytest.raises(PlanError, check=coded("plan.check-failed", source="the plan", check="weights")):
         plan_of(msgspec.structs.replace(content, digest=content_digest(content)))
     federation = made.federation.with_weights(skewed / skewed.sum())
     lying = replace(plan_of(made.content()), federation=federation)
-    with pytest.raises(PolicyError, match="the plan does not hold what it says: weights, silo 'a-1' counts"):
+    with pytest.raises(PolicyError, check=coded("plan.check-failed", source="the plan", check="weights")):
         policy.check(lying, "a-1")
 
 
@@ -353,7 +354,7 @@ def test_a_plan_in_which_nobody_draws_noise_is_refused_in_one_line(tmp_path):
         nodes = [msgspec.structs.replace(node, noise_multiplier=0.0) for node in content.tiers["region"]]
         bare = msgspec.structs.replace(content, silos=silos, tiers={**content.tiers, "region": nodes})
         path.write_bytes(to_json(bare))
-        with pytest.raises(PlanError, match="nobody draws any noise"):
+        with pytest.raises(PlanError, check=coded("plan.inconsistent", problem="nobody draws any noise")):
             read_plan(path)
 
 

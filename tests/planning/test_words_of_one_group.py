@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.audit.evidence.findings import Audit, Finding
@@ -119,9 +120,13 @@ def test_the_dossier_the_registry_and_a_comparison_name_the_federation_for_one_g
 
 def test_a_policy_names_the_federation_where_a_plan_masks_one_group():
     plan = one_group({"a": [1] * 12, "b": [1]}, allocation="inverse-size")
-    with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 0.9 outside the federation, the plan spends 1"):
+    with pytest.raises(
+        fulcrum.PolicyError, check=coded("policy.epsilon-exceeded", largest=0.9, where="outside the federation")
+    ):
         Policy(largest_epsilon_above=0.9, largest_epsilon_inside=9.0).check(plan, "a-1")
-    with pytest.raises(fulcrum.PolicyError, match=r"allows epsilon 4 inside the federation, the plan spends 4\.426"):
+    with pytest.raises(
+        fulcrum.PolicyError, check=coded("policy.epsilon-exceeded", where="inside the federation", epsilon=4.426)
+    ):
         Policy(largest_epsilon_above=1.0, largest_epsilon_inside=4.0).check(plan, "a-1")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from error_codes import coded
 from journaled_files import Book, journal_of, opens_with, recording, refused
 
 from fulcrum.core.store import file_holding as holding
@@ -84,7 +85,7 @@ def test_a_file_replaced_while_it_is_being_opened_is_not_taken_for_the_new_one(t
 
     with monkeypatch.context() as patch:
         patch.setattr(holding.fcntl, "flock", replaced_just_before)
-        with pytest.raises(LedgerInUseError, match=r"was replaced by another process just now. Open it again"):
+        with pytest.raises(LedgerInUseError, check=coded("storage.file-replaced")):
             Book().open(path)
     opens_with(Book(), path, 0)
 
@@ -112,9 +113,7 @@ def test_a_write_to_a_file_that_is_no_longer_in_its_place_is_not_sent(kind, chan
     opened = kind.open(path)
     kind.record(opened, 1)
     change(path if which == "file" else journal_of(path))
-    with pytest.raises(
-        (LedgerError, StorageError), match=r"was deleted, moved or replaced while it was open, so nothing may be sent"
-    ):
+    with pytest.raises((LedgerError, StorageError), check=coded("storage.file-moved")):
         kind.record(opened, 2)
     opened.close()
     if which == "journal":  # nothing was written
@@ -130,7 +129,7 @@ def test_a_file_that_was_replaced_leaves_the_journal_of_the_new_one_alone(kind, 
     first = kind.open(path)
     replaced_by_an_older_copy(path)
     second = kind.open(path)
-    with pytest.raises((LedgerError, StorageError), match="was deleted, moved or replaced"):
+    with pytest.raises((LedgerError, StorageError), check=coded("storage.file-moved")):
         kind.record(first, 1)
     first.close()
     kind.record(second, 1)

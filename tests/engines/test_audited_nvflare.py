@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytestmark = pytest.mark.engines
 
 SITE_CODE = Path(__file__).parent / "site"
-ERRORS = Errors.shared(10, 12, 0.99999)
+ERRORS = Errors.share(10, 12, 0.99999)
 SIZES = {"north": [200, 180, 150], "south": [100, 220]}
 
 

@@ -183,7 +183,7 @@ class _RunningWorker:
             _write(start, pickle.dumps((module, plan, given.silo, given.seed, given.options, setup.arrays, memory)))
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
-                [sys.executable, "-c", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
+                [sys.executable, "-Pc", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=files,
                 start_new_session=True,  # a group of its own, which is killed as a whole

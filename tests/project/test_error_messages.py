@@ -182,3 +182,13 @@ def test_json_has_all_parts_of_an_error(words, capsys):
     assert error["code"] == "cli.option-repeated"
     assert error["details"]["option"] == "--rounds"
     assert error["message"].endswith(error["remedy"])
+
+
+def test_an_error_in_json_shows_names_that_are_no_text_and_nothing_that_a_terminal_obeys(tmp_path, capsys):
+    assert run(["verify", "\udcff.json", "--format", "json"]) == 2
+    assert msgspec.json.decode(capsys.readouterr().err)["error"]["details"]["file"] == r"\udcff.json"
+    (tmp_path / "fed.csv").write_text("silo,records,region\na,1,n\nb\x9b2J,1,n\n", encoding="utf-8")
+    assert run(["plan", str(tmp_path / "fed.csv"), "--rounds", "2", "--epsilon", "1", "--format", "json"]) == 2
+    line = capsys.readouterr().err
+    assert line.rstrip("\n").isprintable()
+    assert msgspec.json.decode(line)["error"]["details"]["name"] == "b\x9b2J"

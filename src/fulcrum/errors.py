@@ -37,6 +37,7 @@ can be read and improved together. docs/errors.md lists every code.
 
 import difflib
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterable
 from functools import cache
@@ -44,6 +45,8 @@ from importlib.resources import files
 from typing import Self
 
 _CODE = re.compile(r"[a-z0-9-]+\.[a-z0-9.-]+")
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
 
 
 @cache
@@ -87,16 +90,17 @@ class FulcrumError(Exception):
         self.code, self.details, self.remedy = code, details, ""
         message = code
         if _CODE.fullmatch(code):
-            # A damaged installation must not hide the mistake: the code and the details are then the message.
+            # Neither a damaged installation nor a detail without a text, such as a list in a thousand lists, may hide
+            # the mistake: the code and the beginnings of the details are then the message.
             try:
                 template, remedy = error_messages()[code]
                 message = template.format(**details)
                 self.remedy = " ".join(remedy.format(**details).split())
-            except (LookupError, TypeError, ValueError, OSError):
-                message = " ".join([code, *(f"{name}={value!r}" for name, value in details.items())])
+            except Exception:
+                message = " ".join([code, *(f"{name}={_SHORT.repr(value)}" for name, value in details.items())])
         else:
             self.code = "unlisted"
-        super().__init__(_sentence(message, self.remedy))
+        super().__init__(" ".join(_sentence(message, self.remedy).split()))  # foreign words could forge a line of a log
 
     @classmethod
     def at(cls, place: object, error: "FulcrumError") -> Self:

@@ -13,7 +13,7 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.command_line import run
-from fulcrum.errors import FulcrumError, ParameterError, PlanError, error_messages
+from fulcrum.errors import DataError, FulcrumError, ParameterError, PlanError, ReleaseError, error_messages
 
 SOURCE = Path(fulcrum.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -149,6 +149,33 @@ def test_a_code_without_words_still_tells_code_and_details():
     assert str(FulcrumError("errors.name-unknown", name="lille")) == "errors.name-unknown name='lille'"
 
 
+class Mute:
+    """A detail that has no text."""
+
+    def __repr__(self):
+        raise RuntimeError
+
+    __str__ = __repr__
+
+
+def test_a_detail_without_a_text_does_not_hide_the_error():
+    deep = []
+    for _ in range(10_000):
+        deep = [deep]
+    for detail, shown in ((deep, "round_number=[[["), (Mute(), "round_number=<Mute instance at ")):
+        error = ReleaseError("release.round-type", round_number=detail)
+        assert str(error).startswith(f"release.round-type {shown}")
+        assert error.code == "release.round-type"
+    assert str(FulcrumError("plan.no-such-code", detail=Mute())).startswith("plan.no-such-code detail=<Mute instance")
+
+
+def test_no_detail_makes_a_second_line():
+    """A line of foreign words in a silo's log would look like one of the silo's own."""
+    error = DataError("site.file-unreadable", file="a\nCRITICAL: b\r\u2028c", reason="d")
+    assert str(error) == "a CRITICAL: b c cannot be read: d"
+    assert str(PlanError.at("e\nf", error)) == f"e f: {error}"
+
+
 def test_a_sentence_of_an_extension_stays_as_it_is():
     error = FulcrumError("the sensor is off {really}. Turn it on")
     assert (str(error), error.code, error.details) == ("the sensor is off {really}. Turn it on", "unlisted", {})
@@ -163,3 +190,13 @@ def test_json_has_all_parts_of_an_error(words, capsys):
     assert error["code"] == "cli.option-repeated"
     assert error["details"]["option"] == "--rounds"
     assert error["message"].endswith(error["remedy"])
+
+
+def test_an_error_in_json_shows_names_that_are_no_text_and_nothing_that_a_terminal_obeys(tmp_path, capsys):
+    assert run(["verify", "\udcff.json", "--format", "json"]) == 2
+    assert msgspec.json.decode(capsys.readouterr().err)["error"]["details"]["file"] == r"\udcff.json"
+    (tmp_path / "fed.csv").write_text("silo,records,region\na,1,n\nb\x9b2J,1,n\n", encoding="utf-8")
+    assert run(["plan", str(tmp_path / "fed.csv"), "--rounds", "2", "--epsilon", "1", "--format", "json"]) == 2
+    line = capsys.readouterr().err
+    assert line.rstrip("\n").isprintable()
+    assert msgspec.json.decode(line)["error"]["details"]["name"] == "b\x9b2J"

@@ -70,6 +70,26 @@ def test_a_policy_limits_epsilon_against_observers_of_any_tier(tmp_path):
             Policy(**loose, largest_epsilon={tier: epsilon * 0.99}).check(made, "ab-0")
 
 
+def test_a_plan_of_one_masked_group_has_no_observers_between_the_silos_and_the_federation():
+    """A silo of another region is outside the region, sees the global sum, and knows its own noise."""
+    sizes = {"north": {"a": 1, "b": 1}, "south": {"c": 1, "d": 1}}
+    as_one = fulcrum.plan(
+        fulcrum.Federation.from_sizes(sizes), rounds=10, epsilon={"federation": 1.0}, aggregation="masked"
+    )
+    assert as_one.worst_epsilon("silo") > 1.4
+    Policy(**LOOSE, largest_epsilon={"federation": 1.0, "silo": 1.5}).check(as_one, "a")
+    with pytest.raises(PolicyError, match="limits epsilon against 'region', the plan's observers are silo, federation"):
+        Policy(**LOOSE, largest_epsilon={"region": 1.0}).check(as_one, "a")
+
+
+def test_a_number_that_no_message_holds_is_no_policy(tmp_path):
+    for rule in ("smallest_region", "largest_rounds", "least_colluders"):
+        path = tmp_path / "policy.toml"
+        path.write_text(f"largest_epsilon_above = 1\nlargest_epsilon_inside = 20\n{rule} = 1{'0' * 30}\n")
+        with pytest.raises(PolicyError, match=f"is not a policy: .*{rule}"):
+            read_policy(path)
+
+
 def test_a_silo_seals_to_the_key_it_knows_in_whatever_region(made):
     known = Policy(**LOOSE, region_key="x25519:bm9ydGg=")
     known.check(made, "region-1-1")

@@ -385,6 +385,16 @@ def test_a_worker_holds_no_ledger_no_key_and_no_seal(world):
         assert not [name for name in found["modules"] if name.startswith(f"fulcrum.{folder}")], folder
 
 
+def test_a_worker_imports_nothing_from_the_folder_that_the_silo_was_started_in(world, monkeypatch):
+    """The silo's own process does not either: a file there may be anybody's."""
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    elsewhere = world.folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "json.py").write_text("raise SystemExit")
+    monkeypatch.chdir(elsewhere)
+    assert world.trainings() == 1
+
+
 def test_what_leaves_a_silo_is_the_same_whatever_its_worker_does(world, model, caplog):
     """Three rounds: training that works, that is killed, and that gives numbers that are not finite."""
     station, sealed = SiloStation(world.site), []

@@ -268,11 +268,10 @@ def _error_line(error: FulcrumError, *, as_json: bool) -> str:
 
     if not as_json:
         return f"fulcrum: {printable(' '.join(str(error).split()))}\n"
-    import msgspec
+    from fulcrum.views.terminal.screen import json_of_data, printable_json
 
     parts = {"code": error.code, "message": str(error), "details": error.details, "remedy": error.remedy}
-    # A detail may be a NumPy scalar, a path or an own type; its text is what a person would have read.
-    return msgspec.json.encode({"error": parts}, enc_hook=str).decode() + "\n"
+    return printable_json(json_of_data({"error": parts})) + "\n"
 
 
 def _usage_error(error: CycloptsError) -> FulcrumError:

@@ -12,7 +12,7 @@ import tomllib
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Self
 
 import msgspec
 
@@ -21,10 +21,12 @@ from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verification import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
-from fulcrum.core.topology import SILO
+from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import PolicyError, listing
 from fulcrum.parsing import toml_of
 from fulcrum.rounding import display_epsilon
+
+_Whole = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]  # silos tell policies apart by their encoding
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +39,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         largest_epsilon_inside: The largest epsilon against an observer of the silo's own releases; with masked sums,
             against the server together with silos, and so against any silo that sees the sum and knows its own noise.
         largest_epsilon: The largest epsilon by observer, for any observer that a plan may name: a tier such as
-            "country", or "federation". A plan without such an observer is refused.
+            "country", or "federation". A plan without such an observer is refused. A plan that masks all
+            silos as one group has the observers "silo" and "federation" alone.
         largest_delta: The largest delta of a plan.
         smallest_region: The least number of silos in the silo's region, the silo included; with masked sums, the least
             number of silos in every sum.
@@ -54,9 +57,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     largest_epsilon_inside: float
     largest_epsilon: dict[str, float] = {}
     largest_delta: float = 1e-5
-    smallest_region: int = 1
-    largest_rounds: int | None = None
-    least_colluders: int = 0
+    smallest_region: _Whole = 1
+    largest_rounds: _Whole | None = None
+    least_colluders: _Whole = 0
     peers: dict[str, str] = {}
     region_key: str | None = None
     issuer: str | None = None
@@ -93,11 +96,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         index, inner = plan.index_of(silo, PolicyError), tier.name
         if self.issuer is not None and plan.issuer != self.issuer:
             raise PolicyError("policy.issuer-differs", silo=silo, issuer=self.issuer)
-        above, inside = f"above its {inner}", f"inside its {inner}"
+        above, inside, observers = f"above its {inner}", f"inside its {inner}", plan.federation.tier_names
         if is_one_group(plan):
-            above, inside = "outside the federation", "inside the federation"
-        if unknown := [name for name in self.largest_epsilon if name not in plan.federation.tier_names]:
-            names = listing(plan.federation.tier_names)
+            # No observer sees the sum of a tier between: silos of other regions are observers inside the one group.
+            above, inside, observers = "outside the federation", "inside the federation", (SILO, ROOT)
+        if unknown := [name for name in self.largest_epsilon if name not in observers]:
+            names = listing(observers)
             raise PolicyError("policy.observer-unknown", silo=silo, observer=unknown[0], known=names)
         limits = [
             (above, inner, self.largest_epsilon_above),

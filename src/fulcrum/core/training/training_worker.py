@@ -188,7 +188,7 @@ class _RunningWorker:
             _write(start, pickle.dumps((module, plan, task.silo, task.seed, task.options, setup.arrays, memory)))
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
-                [sys.executable, "-c", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
+                [sys.executable, "-Pc", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=files,
                 start_new_session=True,  # a separate group, so that children of training are killed too

@@ -73,14 +73,22 @@ class Result:
 def show(result: Result, style: str) -> None:
     """Prints a result to stdout in a format of `FORMATS`."""
     if style == "json":
-        encoded = msgspec.json.format(msgspec.json.encode(_finite(result.data)), indent=1)
-        sys.stdout.write(printable_json(encoded) + "\n")
+        sys.stdout.write(printable_json(msgspec.json.format(json_of_data(result.data), indent=1)) + "\n")
     elif style == "csv":
         sys.stdout.write(_csv(result))
     else:
         console = Console(highlight=False, soft_wrap=False)
         console.width = _screen_width()
         console.print(Group(*result.picture), crop=False)  # a table that is too wide is wrapped by the terminal
+
+
+def json_of_data(data: Any) -> bytes:
+    r"""Returns data as JSON, whatever the data holds: a NumPy scalar, a path or an own type is its text.
+
+    >>> json_of_data({"file": "\udcff.json", "epsilon": math.inf})
+    b'{"file":"\\\\udcff.json","epsilon":null}'
+    """
+    return msgspec.json.encode(_encodable(data), enc_hook=lambda value: _encodable(str(value)))
 
 
 def printable_json(encoded: bytes) -> str:
@@ -358,12 +366,17 @@ def _csv(result: Result) -> str:
     return _ORDERS.sub(lambda order: order[0].encode("unicode_escape").decode(), text)
 
 
-def _finite(data: Any) -> Any:
-    """Returns the data with None for infinities: JSON has no infinity, and null means no guarantee."""
+def _encodable(data: Any) -> Any:
+    """Returns the data with None for infinities: JSON has no infinity, and null means no guarantee.
+
+    Bytes of a file's name that are no UTF-8, which JSON has no place for either, are written out.
+    """
+    if isinstance(data, str):
+        return data.encode(errors="backslashreplace").decode()
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, Mapping):
-        return {key: _finite(value) for key, value in data.items()}
+        return {key: _encodable(value) for key, value in data.items()}
     if isinstance(data, (list, tuple)):
-        return [_finite(value) for value in data]
+        return [_encodable(value) for value in data]
     return data

@@ -15,7 +15,8 @@ from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.training.assignment import TrainingFailedError, check_installed
-from fulcrum.errors import DataError
+from fulcrum.core.training.in_process_training import InProcessTraining
+from fulcrum.errors import DataError, error_messages
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -120,6 +121,23 @@ def test_the_report_of_a_worker_that_the_trainer_itself_asks_is_kept(silo, model
 
     answered(silo, model, train)
     assert caplog.text.rstrip().endswith("line 7 of their module")
+
+
+def test_the_words_of_a_failure_are_read_before_training_takes_all_files(few_files):
+    class Trainer:
+        def update(self, model, assignment):
+            while True:
+                files.append(os.open(os.devnull, os.O_RDONLY))
+
+    files = []
+    error_messages.cache_clear()
+    try:
+        with pytest.raises(TrainingFailedError, match="Too many open files") as caught:
+            InProcessTraining(Trainer()).update({}, None)
+    finally:
+        for file in files:
+            os.close(file)
+    assert str(caught.value) == caught.value.details["reason"]  # and not the code, as of a message that is missing
 
 
 @pytest.mark.parametrize("value", ["inf", "nan", "1e7", "-1.0"])

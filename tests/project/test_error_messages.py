@@ -18,7 +18,6 @@ from fulcrum.errors import DataError, FulcrumError, ParameterError, PlanError, R
 SOURCE = Path(fulcrum.__file__).parent
 ROOT = Path(__file__).parents[2]
 HOLDERS_OF_CLASSES = {"error", "in_use"}  # variables and attributes that hold a class of errors
-UNREVISED: set[str] = set()
 
 
 def catalogue():
@@ -72,14 +71,8 @@ def fields_of(template):
     return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
 
 
-def revised(place):
-    """Returns whether no folder of a place, nor its module, is among the paths of `UNREVISED`."""
-    module = Path(place.partition(":")[0]).with_suffix("")
-    return {Path(name) for name in UNREVISED}.isdisjoint({module, *module.parents})
-
-
 def test_every_error_that_the_source_makes_has_a_code_of_the_tables():
-    assert [place for place, arguments, _ in errors_made() if revised(place) and code_of(arguments) is None] == []
+    assert [place for place, arguments, _ in errors_made() if code_of(arguments) is None] == []
 
 
 def test_every_detail_that_a_message_names_is_given():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from test_docs import known_names
-from test_words import UNREVISED, trees
+from test_words import trees
 
 import fulcrum
 
@@ -57,13 +57,11 @@ def test_entries_are_in_order_and_each_word_has_one_entry_of_one_sentence():
 
 
 def texts():
-    """Yields the README, the pages and every text of the package outside of the parts that `UNREVISED` names."""
+    """Yields the README, the pages and every text of the package."""
     yield ROOT / "README.md"
     yield from sorted((ROOT / "docs").glob("*.md"))
-    unrevised = {Path(name) for name in UNREVISED}
     for path in sorted(SOURCE.rglob("*")):
-        relative = path.relative_to(SOURCE)
-        if path.suffix in READABLE and unrevised.isdisjoint({relative.with_suffix(""), *relative.parents}):
+        if path.suffix in READABLE:
             yield path
 
 

@@ -6,8 +6,6 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 import fulcrum
 
 # ruff: noqa: SIM905 (lists of words read better in one text)
@@ -26,19 +24,12 @@ VERBS_IN_ED = {"proceed", "exceed", "need", "feed", "seed", "embed"}
 BAD_BEGINNINGS = re.compile(
     r"(What|Whatever|Whoever|Whether|Who|Whom|Whose|Where|One|Returns what|Returns whether what)\b"
 )
-UNREVISED: set[str] = set()
 
 
 @cache
 def trees():
     paths = [path for path in sorted(SOURCE.rglob("*.py")) if "templates" not in path.parts]
     return {path.relative_to(SOURCE): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-
-
-def revised():
-    """Returns the trees of all modules outside of the folders and modules that `UNREVISED` names by their paths."""
-    unrevised = {Path(name) for name in UNREVISED}
-    return {path: tree for path, tree in trees().items() if unrevised.isdisjoint({path.with_suffix(""), *path.parents})}
 
 
 def docstrings(tree):
@@ -54,7 +45,7 @@ def words_of(docstring):
 
 def test_pronouns_and_relatives_are_at_most_six_of_a_hundred_words_in_every_folder():
     words, pronouns = Counter(), Counter()
-    for path, tree in revised().items():
+    for path, tree in trees().items():
         folder = path.parent.as_posix()
         for _, docstring in docstrings(tree):
             spoken = words_of(docstring)
@@ -67,7 +58,7 @@ def test_pronouns_and_relatives_are_at_most_six_of_a_hundred_words_in_every_fold
 def test_no_docstring_begins_with_a_relative():
     wrong = [
         f"{path}: {name}: {docstring.splitlines()[0]}"
-        for path, tree in revised().items()
+        for path, tree in trees().items()
         for name, docstring in docstrings(tree)
         if BAD_BEGINNINGS.match(docstring)
     ]
@@ -76,7 +67,7 @@ def test_no_docstring_begins_with_a_relative():
 
 def test_no_function_is_named_by_a_participle_alone():
     wrong = []
-    for path, tree in revised().items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 word = node.name.strip("_")
@@ -98,7 +89,7 @@ def names_bound(tree):
 
 def test_no_variable_has_a_vague_name():
     wrong = [
-        f"{path}:{line} {name}" for path, tree in revised().items() for name, line in names_bound(tree) if name in VAGUE
+        f"{path}:{line} {name}" for path, tree in trees().items() for name, line in names_bound(tree) if name in VAGUE
     ]
     assert wrong == []
 
@@ -109,6 +100,4 @@ def test_no_module_name_occurs_twice():
         forwards = "fulcrum.moved_names" in ast.unparse(tree)  # deployed kits and programs name an earlier module
         if not path.stem.startswith("__") and not forwards:
             places[path.stem].append(path.as_posix())
-    if UNREVISED:
-        pytest.skip("some folders are not revised yet")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -102,6 +102,9 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.rules.server_rule import ServerRule as ServerRule
     from fulcrum.rules.server_rule import ServerState as ServerState
     from fulcrum.simulation.data.datasets import dataset_task as dataset_task
+    from fulcrum.simulation.data.eicu import read_eicu as read_eicu
+    from fulcrum.simulation.data.federated_records import FederatedRecords as FederatedRecords
+    from fulcrum.simulation.data.heart_disease import read_heart_disease as read_heart_disease
     from fulcrum.simulation.data.tasks import Task as Task
     from fulcrum.simulation.data.tasks import load_task as load_task
     from fulcrum.simulation.embedded.batched_engine import LocalTraining as LocalTraining
@@ -139,6 +142,7 @@ _MODULES = {
     "Entry": "core.store.ledger_entries",
     "ExchangeError": "errors",
     "Exposure": "planning.theory.exposure",
+    "FederatedRecords": "simulation.data.federated_records",
     "Federation": "readers.federation",
     "FederationError": "errors",
     "FederationReading": "readers.federation_reader",
@@ -210,7 +214,9 @@ _MODULES = {
     "observer_power": "planning.theory.observer_power",
     "observer_power_at": "planning.theory.observer_power",
     "plan": "planning.planner",
+    "read_eicu": "simulation.data.eicu",
     "read_federation": "readers.federation_reader",
+    "read_heart_disease": "simulation.data.heart_disease",
     "read_plan": "planning.files.plan_from_file",
     "read_policy": "core.silo.policy",
     "read_signed_plan": "core.plan.signatures",

@@ -7,9 +7,9 @@ from typing import Any
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
-from fulcrum.simulation.data.tasks import Task
+from fulcrum.simulation.data.tasks import METRIC_NAMES, Task
 from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, train_jobs
-from fulcrum.simulation.embedded.metrics import METRICS, name_of
+from fulcrum.simulation.embedded.metrics import NAMED_METRICS, name_of
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
@@ -30,7 +30,7 @@ def parameters_of(model: Model | TorchModel | None, task: Task) -> int:
 
 def metric_of(model: Model | TorchModel | None, task: Task) -> str:
     """Returns the name of the metric on the test split, in words."""
-    return name_of((model and model.metric) or METRICS[task.targets])
+    return name_of((model and model.metric) or NAMED_METRICS[task.metric])
 
 
 def train_model(
@@ -63,6 +63,8 @@ def train_model(
         on_part: Called within the rounds of a user's own model with the rounds done, as a fraction, over all jobs.
         on_note: Called at once with a note on slow training.
     """
+    if model is not None and model.metric is not None and task.metric != METRIC_NAMES[task.targets][0]:
+        raise ParameterError("metric.chosen-twice", metric=name_of(model.metric), other=task.metric)
     if device is not None and not isinstance(model, TorchModel):
         raise ParameterError("model.device-unneeded")
     if model is None:

@@ -8,9 +8,8 @@
 
 import io
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, Variants
 from fulcrum.simulation.embedded.metrics import tested_silos
 from fulcrum.simulation.embedded.models import Model
-from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy, worst_region_of_silos
+from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of, train_model
 from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
@@ -51,7 +50,7 @@ class TrainingRun:
         training: Settings of local training.
         seeds: The seeds of the runs.
         records: Mean records a silo, if requested.
-        accuracy: On the test split, (seeds, rounds); for a model with another metric, the metric.
+        accuracy: On the test split, (seeds, rounds); for a task or a model with another metric, the metric.
         reference: The accuracy without clip and noise, by seed.
         models: The final parameters, (seeds, features + 1, classes), or (seeds, parameters, 1) of a user's own model.
         regional_sums: The sums seen by an observer above the regions, (seeds, rounds, regions, ...); None if not kept.
@@ -136,6 +135,7 @@ def train(
     model: Any = None,
     device: str | TorchDevice | None = None,
     records: float | None = None,
+    metric: str | None = None,
     keep_regional_sums: bool = True,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
     on_part: Callable[[float], None] | None = None,
@@ -157,6 +157,7 @@ def train(
             default.
         device: Device of a PyTorch module in torch's words, such as "cuda"; the processor by default.
         records: Mean records a silo.
+        metric: A name of `tasks.METRIC_NAMES`, "auc" for example; the task's own metric by default.
         keep_regional_sums: True keeps the sums seen by an observer above the regions.
         on_round: Called after every round with the round and the accuracies.
         on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
@@ -164,7 +165,7 @@ def train(
         **options: Options of `load_task`.
     """
     plan = with_figures(plan)
-    task, user_model = read_data(data, **options), model_of(model)
+    task, user_model = with_metric(read_data(data, **options), metric), model_of(model)
     check_parameters_fit([plan], user_model)
     training = training or LocalTraining(learning_rate=LEARNING_RATE)
     chosen = seeds_of(seeds)
@@ -205,6 +206,11 @@ def train(
         metric=metric_of(user_model, task),
         by_silo=dict(zip(tested_silos(task), tested, strict=True)),
     )
+
+
+def with_metric(task: Task, metric: str | None) -> Task:
+    """Returns the task with another metric, or the task itself for None."""
+    return task if metric is None else replace(task, metric=metric)
 
 
 def check_parameters_fit(plans: Sequence[Plan], model: Model | TorchModel | None) -> None:
@@ -295,17 +301,16 @@ def train_variants(
 
 
 def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
-    """Returns by variant the final accuracy for the worst region.
+    """Returns by variant the final accuracy, or another metric, for the worst region.
 
     The accuracy of a region is measured on the test records of the region's silos if the data names the silos, else by
-    the classes of the region's silos, and is NaN without classes.
+    the classes of the region's silos, and is NaN without classes. A region without a value, such as the AUC of a single
+    class, is left out.
     """
     if task.silo_test is not None:
-        names = tested_silos(task)
-        numbers = {job.variants.silo_name(silo): int(region) for silo, region in enumerate(job.variants.region_of)}
-        held_by = Counter(task.silo_test)
-        counts = np.array([held_by[name] for name in names])
-        return worst_region_of_silos(run.by_silo, names, counts, numbers)
+        return np.asarray(np.fmin.reduce(run.by_region, axis=0))
+    if task.metric == "auc":  # pairs of records of different classes do not depend on the mix of classes
+        return np.asarray(run.accuracy[-1])
     if np.isnan(run.recall).all():  # no classes, or outputs that say none
         return np.full(run.recall.shape[1], np.nan)
     classes = len(task.classes)

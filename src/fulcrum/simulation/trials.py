@@ -44,6 +44,7 @@ from fulcrum.simulation.training_runs import (
     seeds_of,
     standard_error,
     train_variants,
+    with_metric,
 )
 from fulcrum.version import package_version
 
@@ -84,6 +85,7 @@ def compare_trained(
     model: Any = None,
     device: str | TorchDevice | None = None,
     records: float | None = None,
+    metric: str | None = None,
     size_law: str = "declared",
     allocation: str | AllocationRule | None = None,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
@@ -102,6 +104,7 @@ def compare_trained(
         model: A user's own model for `train`; the softmax head by default.
         device: Device of a PyTorch module.
         records: Mean records a silo.
+        metric: A name of `tasks.METRIC_NAMES`, "auc" for example; the task's own metric by default.
         size_law: A name of `SIZE_LAWS`.
         allocation: A further allocation to compare.
         on_round: Called after every round.
@@ -114,7 +117,7 @@ def compare_trained(
     if target.get("seed", 0) != 0:
         raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
     federation = read_federation(federation)
-    task, user_model = read_data(data, **(data_options or {})), model_of(model)
+    task, user_model = with_metric(read_data(data, **(data_options or {})), metric), model_of(model)
     if task.silo is not None and size_law != "declared":
         raise ParameterError("comparison.sizes-named", data=task.name)
     seed_list = seeds_of(seeds)

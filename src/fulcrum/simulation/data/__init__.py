@@ -2,5 +2,5 @@
 
 Change the folder for another kind of data, or another partition.
 
-Imports from: base, core.
+Imports from: base, core, readers.
 """

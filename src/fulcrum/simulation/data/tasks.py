@@ -65,6 +65,9 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 TARGETS = ("classes", "numbers", "labels")
 """Kinds of targets: the class of a record, numbers of a record, or a set of labels of a record."""
 
+METRIC_NAMES = {"classes": ("accuracy", "auc"), "numbers": ("explained variance",), "labels": ("right labels",)}
+"""The metrics of a task by kind of target, the default first; `embedded.metrics` has the functions."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Task:
@@ -84,6 +87,7 @@ class Task:
         sensitive: The classes whose common share differs between silos; the last class by default.
         targets: A name of `TARGETS`.
         fitted: True if components or a scale were fitted on the training split.
+        metric: A name of `METRIC_NAMES` for the kind of target; empty for the default. "auc" needs two classes.
     """
 
     name: str
@@ -98,9 +102,15 @@ class Task:
     sensitive: tuple[int, ...] = ()
     targets: str = "classes"
     fitted: bool = True
+    metric: str = ""
 
     def __post_init__(self) -> None:
         check_known("targets", self.targets, TARGETS)
+        names = METRIC_NAMES[self.targets]
+        object.__setattr__(self, "metric", self.metric or names[0])
+        check_known("metric", self.metric, names)
+        if self.metric == "auc" and len(self.classes) != 2:
+            raise ParameterError("metric.classes-number", data=self.name, classes=len(self.classes))
         if (self.targets == "classes") != bool(self.classes):
             raise DataError(
                 "data.classes-unfit", data=self.name, targets=self.targets, whose="its" if not self.classes else "no"

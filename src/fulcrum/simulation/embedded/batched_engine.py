@@ -24,7 +24,7 @@ from fulcrum.rules.server_rule import ServerRule
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.metrics import measure_by_silo, recall_of
+from fulcrum.simulation.embedded.metrics import measure, measure_by_region, measure_by_silo, recall_of
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
 
@@ -117,6 +117,12 @@ class Variants:
             clip_share=self.clip_share,
         )
 
+    def regions_of(self, task: Task) -> dict[str, int]:
+        """Returns the number of the region by silo, if the task names the silos of test records."""
+        if task.silo_test is None:
+            return {}
+        return {self.silo_name(silo): int(region) for silo, region in enumerate(self.region_of)}
+
     def without_privacy(self) -> "Variants":
         """Returns a single variant on the same federation with neither clip nor noise: the reference."""
         return replace(
@@ -182,11 +188,13 @@ class FederationRun:
 
     Attributes:
         models: The final global models, (features + 1, classes, variants).
-        accuracy: On the test split after every round, (rounds, variants).
+        accuracy: The metric on the test split after every round, (rounds, variants).
         recall: The share of correctly named test records of every class, for the final models, (classes, variants); NaN
             for a class without test records; (0, variants) for a task without classes.
         by_silo: The metric of the final models on every silo's own test records, (silos, variants), in the order of
             `metrics.tested_silos`; (0, variants) if the data does not name the silos of test records.
+        by_region: The metric of the final models on the test records of every region's silos, (regions, variants), for
+            regions with test records; (0, variants) if the data does not name the silos of test records.
         regional_sums: The sums seen by an observer above the regions, (rounds, regions, features + 1, classes,
             variants), or None if not requested.
     """
@@ -195,6 +203,7 @@ class FederationRun:
     accuracy: FloatArray
     recall: FloatArray
     by_silo: FloatArray
+    by_region: FloatArray
     regional_sums: FloatArray | None
 
     def by_variant(self, place: IntArray) -> "FederationRun":
@@ -206,6 +215,7 @@ class FederationRun:
             accuracy=self.accuracy[..., place],
             recall=self.recall[..., place],
             by_silo=self.by_silo[..., place],
+            by_region=self.by_region[..., place],
             regional_sums=None if self.regional_sums is None else self.regional_sums[..., place],
         )
 
@@ -243,6 +253,7 @@ def train_jobs(
     accuracy = [np.empty((rounds if every_round else 1, shape[2])) for shape in shapes]
     recall: list[FloatArray] = []
     by_silo: list[FloatArray] = []
+    by_region: list[FloatArray] = []
     sums = [
         np.empty((rounds if keep_regional_sums else 0, variants.regions, *shape))
         for variants, shape in zip(distinct, shapes, strict=True)
@@ -278,11 +289,15 @@ def train_jobs(
                     sums[index][number - 1] = observed[index]
                 if every_round or number == rounds:
                     right = right_answers(head, models[index], test_inputs, task.labels_test)
-                    accuracy[index][number - 1 if every_round else 0] = right.mean(axis=0)
+                    values = right.mean(axis=0)
+                    if task.metric != "accuracy":  # accuracy needs no scores: the sign of a difference decides
+                        values = measure(variant_scores(head, models[index], test_inputs), task)[0]
+                    accuracy[index][number - 1 if every_round else 0] = values
                     if number == rounds:
                         recall.append(recall_of(right, task.labels_test, classes=head.classes))
-                        scores = head.scores(models[index], test_inputs if task.silo_test else test_inputs[:0])
-                        by_silo.append(measure_by_silo(list(np.moveaxis(scores, 2, 0)), task))
+                        scores = variant_scores(head, models[index], test_inputs if task.silo_test else test_inputs[:0])
+                        by_silo.append(measure_by_silo(scores, task))
+                        by_region.append(measure_by_region(scores, task, distinct[index].regions_of(task)))
             if on_round is not None and every_round:
                 on_round(number, [values[number - 1, place] for values, place in zip(accuracy, places, strict=True)])
     finally:
@@ -293,6 +308,7 @@ def train_jobs(
             accuracy=accuracy[index],
             recall=recall[index],
             by_silo=by_silo[index],
+            by_region=by_region[index],
             regional_sums=sums[index] if keep_regional_sums else None,
         ).by_variant(place)
         for index, place in enumerate(places)
@@ -322,6 +338,11 @@ def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: 
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:
     """Returns the accuracy of every variant's model."""
     return np.asarray(right_answers(head, models, inputs, labels).mean(axis=0))
+
+
+def variant_scores(head: SoftmaxHead, models: FloatArray, inputs: FloatArray) -> list[FloatArray]:
+    """Returns the scores (records, classes) of every variant's model."""
+    return list(np.moveaxis(head.scores(models, inputs), 2, 0))
 
 
 def right_answers(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> BoolArray:

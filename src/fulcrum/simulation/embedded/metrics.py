@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,8 +39,39 @@ def right_labels(outputs: FloatArray, targets: FloatArray) -> float:
     return float((((outputs > 0) == (targets > 0.5)) & ~np.isnan(outputs)).mean())
 
 
+def auc(outputs: FloatArray, targets: Any) -> float:
+    """Returns the area under the ROC curve of two classes.
+
+    The area is the share of pairs of a record of the second class and a record of the first class with the larger
+    output difference at the record of the second class; a tie counts half. The sum of ranks gives the same number
+    without pairs. A record with NaN loses all comparisons. A single class has no pairs: NaN.
+
+    >>> auc(np.array([[0.0, 3.0], [0.0, 1.0], [0.0, 2.0], [0.0, 2.0]]), np.array([1, 0, 1, 0]))
+    0.875
+    """
+    second = np.asarray(targets) == 1
+    pairs = int(second.sum()) * int((~second).sum())
+    if not pairs:
+        return math.nan
+    with np.errstate(invalid="ignore"):  # infinite outputs of both classes have no difference, and lose as NaN does
+        scores = outputs[:, 1] - outputs[:, 0]
+    scores = np.where(np.isnan(scores), np.where(second, -np.inf, np.inf), scores)
+    _, place, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    number = int(second.sum())
+    return float((ranks[second].sum() - number * (number + 1) / 2) / pairs)
+
+
 METRICS: dict[str, Metric] = {"classes": accuracy, "numbers": explained_variance, "labels": right_labels}
 """The metric by kind of target, for models without a metric of their own."""
+
+NAMED_METRICS: dict[str, Metric] = {
+    "accuracy": accuracy,
+    "auc": auc,
+    "explained variance": explained_variance,
+    "right labels": right_labels,
+}
+"""The metric of every name of `tasks.METRIC_NAMES`."""
 
 
 def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> tuple[FloatArray, FloatArray]:
@@ -49,9 +80,9 @@ def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = N
     Args:
         outputs: The outputs of every variant's model for the test records, (records, ...).
         task: The task with the true labels.
-        metric: The model's own metric; by default the metric of `METRICS`.
+        metric: The model's own metric; the metric of the task by default.
     """
-    chosen = metric or METRICS[task.targets]
+    chosen = metric or NAMED_METRICS[task.metric]
     values = []
     for scores in outputs:
         values.append(_value(chosen, scores, task.labels_test, "the test records"))
@@ -72,15 +103,40 @@ def measure_by_silo(outputs: Sequence[FloatArray], task: Task, metric: Metric | 
         outputs: The outputs of every variant's model for the test records.
         task: The task with the true labels and the silos of the test records; the result is (0, variants) without
             silos.
-        metric: The model's own metric; by default the metric of `METRICS`.
+        metric: The model's own metric; the metric of the task by default.
     """
-    chosen, names = metric or METRICS[task.targets], tested_silos(task)
+    return _measure_parts(outputs, task, task.silo_test or (), "silo", metric)
+
+
+def measure_by_region(
+    outputs: Sequence[FloatArray], task: Task, region_of: Mapping[str, int], metric: Metric | None = None
+) -> FloatArray:
+    """Returns the metric on the test records of every region's silos, (regions, variants), for regions with records.
+
+    The records of a region are pooled. A mean over silos would differ for metrics that compare records, such as `auc`,
+    and silos with records of a single class have no AUC.
+
+    Args:
+        outputs: The outputs of every variant's model for the test records.
+        task: The task with the true labels and the silos of the test records; the result is (0, variants) without
+            silos.
+        region_of: The number of the region of every silo.
+        metric: The model's own metric; the metric of the task by default.
+    """
+    return _measure_parts(outputs, task, [region_of[silo] for silo in task.silo_test or ()], "region", metric)
+
+
+def _measure_parts(
+    outputs: Sequence[FloatArray], task: Task, owners: Sequence[Any], noun: str, metric: Metric | None
+) -> FloatArray:
+    """Returns the metric on the test records of every owner, (owners, variants), owners sorted."""
+    chosen, names = metric or NAMED_METRICS[task.metric], sorted(set(owners))
     number = {name: place for place, name in enumerate(names)}
-    owner = np.array([number[name] for name in task.silo_test or ()], dtype=np.intp)
+    owner = np.array([number[name] for name in owners], dtype=np.intp)
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(names)))
     values = [
         [
-            _value(chosen, scores[rows], task.labels_test[rows], f"the test records of silo {name!r}")
+            _value(chosen, scores[rows], task.labels_test[rows], f"the test records of {noun} {name!r}")
             for scores in outputs
         ]
         for name, rows in zip(

@@ -8,10 +8,8 @@
 Regions differ here in the frequency of every class. A region's accuracy is therefore the model's accuracy on the test
 split, reweighted to the classes of the region's silos: the sum over classes of the share of the class in the region,
 times the share of correctly named test records of the class. The worst region has the least accuracy. If the silos of
-test records are known, a region's accuracy is the accuracy on the test records of the region's own silos.
+test records are known, `metrics.measure_by_region` has the accuracy on the test records of the region's own silos.
 """
-
-from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,22 +31,6 @@ def class_mixes(partition: Partition, labels: IntArray, region_of: IntArray, *, 
     holdings = np.bincount(owner * classes + labels[partition.records], minlength=regions * classes)
     counts = holdings.reshape(regions, classes)
     return np.asarray(counts / counts.sum(axis=1, keepdims=True))
-
-
-def worst_region_of_silos(
-    by_silo: FloatArray, silos: Sequence[str], counts: IntArray, region_of: Mapping[str, int]
-) -> FloatArray:
-    """Returns by variant the accuracy for the worst region, on test records of the region's own silos.
-
-    Args:
-        by_silo: The accuracy on every silo's records, by silo and variant.
-        silos: The names of the silos.
-        counts: The number of test records of every silo.
-        region_of: The region of every silo.
-    """
-    region = np.array([region_of[name] for name in silos])
-    share = (region == np.unique(region)[:, None]) * counts
-    return np.asarray((share @ by_silo / share.sum(axis=1, keepdims=True)).min(axis=0))
 
 
 def worst_region_accuracy(recall: FloatArray, mixes: FloatArray) -> FloatArray:

@@ -7,7 +7,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import FederationRun, Variants
-from fulcrum.simulation.embedded.metrics import measure, measure_by_silo
+from fulcrum.simulation.embedded.metrics import measure, measure_by_region, measure_by_silo
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.torch.torch_model import TorchModel
@@ -57,5 +57,6 @@ def run_rounds(
         accuracy=np.array(accuracy),
         recall=recall,
         by_silo=measure_by_silo(scores, task, model.metric),
+        by_region=measure_by_region(scores, task, variants.regions_of(task), model.metric),
         regional_sums=np.array(kept_sums) if keep_regional_sums else None,
     )

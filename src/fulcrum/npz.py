@@ -13,6 +13,7 @@ from typing import IO, Any, BinaryIO
 import numpy as np
 
 from fulcrum.errors import DataError, in_one_line
+from fulcrum.regular_files import regular_file
 
 _MOST_INFLATION = 64
 """Bytes of arrays for each byte of the file."""
@@ -73,7 +74,7 @@ def read_npz(
         OSError: The file cannot be read.
         DataError: The file is no archive of arrays without pickles, or would inflate far beyond the size of the file.
     """
-    with path.open("rb") as file:
+    with regular_file(path).open("rb") as file:
         if file.read(len(_SINGLE)) == _SINGLE:
             raise DataError("archive.single-array", file=path)
         try:

@@ -9,10 +9,12 @@ import pytest
 
 import fulcrum
 from fulcrum.audit.evidence.findings import AUDIT_FILE, read_audit
+from fulcrum.audit.integration.recorded_noise import read_recorded_run
 from fulcrum.cli.command_line import run
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import read_site
 from fulcrum.errors import FulcrumError
+from fulcrum.npz import read_npz
 from fulcrum.parsing import json_of, toml_of
 from fulcrum.planning.files.plan_issue import check_signature, new_key, sign_plan
 from fulcrum.server.run_results import read_results
@@ -102,6 +104,19 @@ def test_results_that_are_none_are_refused_in_one_line(plan, tmp_path, name, dat
 def test_an_audit_that_is_none_is_refused_in_one_line(tmp_path, data):
     (tmp_path / AUDIT_FILE).write_bytes(data)
     refusal(read_audit, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["run.json", "comparison.json", AUDIT_FILE, "observed.npz"])
+def test_a_device_in_the_place_of_a_result_is_refused_unread(plan, tmp_path, name):
+    """Somebody's folder may hold a pipe, which is waited for, or a link to /dev/zero, which fills the memory."""
+    (tmp_path / name).symlink_to("/dev/null")
+    made = fulcrum.read_plan(plan)
+    works = {AUDIT_FILE: lambda: read_audit(tmp_path), "observed.npz": lambda: read_npz(tmp_path / name)}
+    with pytest.raises((FulcrumError, OSError), match="it is not a regular file"):
+        works.get(name, lambda: read_results(tmp_path, made))()
+    if name == "run.json":
+        with pytest.raises(FulcrumError, match=r"run\.json cannot be read: it is not a regular file"):
+            read_recorded_run(tmp_path, made)
 
 
 @pytest.mark.parametrize("data", TOML)

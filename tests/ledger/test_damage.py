@@ -1,6 +1,7 @@
 """Files cut short or changed: noticed, and never resent."""
 
 import contextlib
+import io
 import os
 import random
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from ledgers import PLAN, holds, opened, release, says
 
+from fulcrum.core.store.commit_mark import CommitMark
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
 
@@ -23,6 +25,18 @@ def test_a_truncated_ledger_is_refused(path):
                 work(path)
             says(error)
         assert path.read_bytes() == whole[:size]
+
+
+def test_a_mark_that_cannot_be_counted_on_takes_no_release_and_is_told(path):
+    """Nobody writes so many marks, but somebody may hand out a ledger that says so."""
+    opened(path).close()
+    with io.FileIO(path, "r+") as file:
+        CommitMark(serial=2**64 - 1).write(file)
+    with opened(path) as ledger, pytest.raises(LedgerError, match="cannot be written, so nothing may be sent") as error:
+        release(ledger, 1)
+    says(error)
+    with opened(path) as ledger:
+        assert ledger.entries() == ()
 
 
 @pytest.mark.parametrize("seed", range(8))

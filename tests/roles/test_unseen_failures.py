@@ -140,6 +140,28 @@ def test_the_words_of_a_failure_are_read_before_training_takes_all_files(few_fil
     assert str(caught.value) == caught.value.details["reason"]  # and not the code, as of a message that is missing
 
 
+class Unreported(TrainingFailedError):
+    """An error of an app whose report depends on records."""
+
+    @property
+    def report(self):
+        raise ZeroDivisionError
+
+    @report.setter
+    def report(self, text):
+        pass
+
+
+@pytest.mark.parametrize("made", [lambda: TrainingFailedError.__new__(TrainingFailedError), lambda: Unreported("no")])
+def test_an_error_of_the_silos_own_type_that_training_makes_is_hidden(silo, model, caplog, made):
+    def train(given, assignment):
+        raise made()
+
+    answered(silo, model, train)
+    assert "training failed in round 1: zero plus noise is released in its place" in caplog.text
+    assert released(silo) == [1]
+
+
 @pytest.mark.parametrize("value", ["inf", "nan", "1e7", "-1.0"])
 def test_a_limit_of_memory_that_no_process_has_is_told(silo, value):
     rewritten(silo, "training_gigabytes = 0.0", f"training_gigabytes = {value}")

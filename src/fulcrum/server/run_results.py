@@ -21,6 +21,7 @@ from fulcrum.errors import DataError
 from fulcrum.parsing import json_of
 from fulcrum.planning.comparison import row_of
 from fulcrum.planning.plan import Plan
+from fulcrum.regular_files import regular_file
 
 ROUND_COLUMNS = ("round", "regions", "silos", "withheld")
 """The columns of a table of rounds besides metrics."""
@@ -242,7 +243,7 @@ _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
     """Returns the results in a file; None without a file."""
     try:
-        return json_of(path.read_bytes(), kind)
+        return json_of(regular_file(path).read_bytes(), kind)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -22,6 +22,7 @@ import msgspec
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import DataError
 from fulcrum.parsing import json_of
+from fulcrum.regular_files import regular_file
 
 VIOLATED, LOOSER, CONSISTENT = "violated", "looser than needed", "consistent"
 VERDICTS = (VIOLATED, LOOSER, CONSISTENT)
@@ -295,7 +296,7 @@ def read_audit(path: Path) -> Audit:
     """Reads a file of `save_audit`; `path` is the file or the folder."""
     where = path / AUDIT_FILE if path.is_dir() else path
     try:
-        audit = json_of(where.read_bytes(), Audit)
+        audit = json_of(regular_file(where).read_bytes(), Audit)
     except OSError as error:
         raise DataError("audit.file-unreadable", file=where, reason=error.strerror) from None
     except msgspec.MsgspecError as error:

@@ -20,6 +20,7 @@ from fulcrum.errors import DataError
 from fulcrum.npz import ArrayHeader, read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
+from fulcrum.regular_files import regular_file
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, block_sums, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
@@ -64,7 +65,7 @@ class _RunFile(msgspec.Struct, kw_only=True):
 def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
     """Reads run.json and observed.npz of a folder; a run of another plan, or without sums, is refused."""
     try:
-        run_file = json_of((folder / "run.json").read_bytes(), _RunFile)
+        run_file = json_of(regular_file(folder / "run.json").read_bytes(), _RunFile)
         if run_file.plan_digest != plan.digest:
             raise DataError(
                 "audit.run-of-another-plan",

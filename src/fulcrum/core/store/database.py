@@ -59,7 +59,7 @@ _HEADER = (  # of every file: size of pages, no log, the fourth format of schema
     (64, bytes(4)),
     (72, bytes(20)),
 )
-_FAILURES = (sqlite3.Error, OSError, MemoryError, OverflowError, UnicodeDecodeError)
+_FAILURES = (sqlite3.Error, OSError, MemoryError, OverflowError, UnicodeDecodeError, struct.error)
 _STEP_BYTES = 2**22
 _ENDS_BYTES = 2**16
 _PAYLOAD = "bytes"  # the column that holds a payload, in every table that has one

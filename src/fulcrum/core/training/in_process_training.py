@@ -43,11 +43,14 @@ class InProcessTraining:
         try:
             with _timers_and_traces_end(), forked_children_end():
                 return self._training.update(model, assignment)
-        except (KeyboardInterrupt, TrainingFailedError):
+        except KeyboardInterrupt:
             raise
         except BaseException as error:
             for block in spare:
                 block.close()
+            # A worker's own, with its report: what training itself makes of the type may have none, or fail to give it.
+            if type(error) is TrainingFailedError and type(vars(error).get("report")) is str:
+                raise
             raise TrainingFailedError(
                 "training.failed", reason=error_in_words(error), report=report_of(error)
             ) from error

@@ -404,11 +404,11 @@ BAD = {
     ),
     "an option twice": (
         ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--epsilon", "aggregator=2"],
-        "--epsilon stands there twice. Give it once, several targets as region=1,aggregator=2",
+        "--epsilon is given twice. Give it once, several targets as region=1,aggregator=2",
     ),
     "rounds twice": (
         ["plan", "mild", "--rounds", 1, "--rounds", 2, "--epsilon", 1],
-        "--rounds stands there twice. Give it once",
+        "--rounds is given twice. Give it once",
     ),
     "foreign plan": (["verify", "plan.json", "--federation", "severe"], "Run: fulcrum plan severe"),
     "unwritable": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "-o", "none/plan.json"], "cannot be written"),

@@ -112,7 +112,7 @@ def test_a_plan_that_charges_other_than_the_ledger_holds_is_refused(path, new, c
         plan_digest="plan-a", rounds=allowance.get("rounds", 5), shifts=allowance.get("shifts", PLAN.shifts)
     )
     charges = {"plan-a": (Cost(shifts=cost or COST.shifts), wrong)}
-    refused(lambda: convert_ledger(path, new, lambda silo: charges), "plan plan-a", "Give the plan file of then")
+    refused(lambda: convert_ledger(path, new, lambda silo: charges), "plan plan-a", "Give the plan file with which")
     assert not new.exists()
     assert path.read_bytes() == before
 
@@ -351,7 +351,9 @@ def test_pipes_in_the_place_of_files_are_refused(path, new):
     refused(lambda: convert_ledger(path, new, named), "is there already. Name a new file")
     new.unlink()
     os.mkfifo(f"{path}-wal")
-    refused(lambda: convert_ledger(path, new, named), "-wal is no file, and stands where one of lyon.ledger belongs")
+    refused(
+        lambda: convert_ledger(path, new, named), "-wal is not a file, and has the name of a journal of lyon.ledger"
+    )
     assert not new.exists()
 
 

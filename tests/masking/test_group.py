@@ -86,7 +86,7 @@ def test_a_region_may_be_called_federation():
     assert check_sheltered(made, "nice") is None
     thin = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9)
     assert check_sheltered(thin, "silo-000") is None
-    assert "in a group of 1" in refusal(check_sheltered, thin, "nice", kind=ReleaseError)
+    assert "in a masked group of 1" in refusal(check_sheltered, thin, "nice", kind=ReleaseError)
 
 
 def test_in_a_federation_that_is_one_group_silos_may_be_missing_from_every_region():
@@ -137,7 +137,8 @@ def test_c_plus_one_silos_are_no_shelter(count, colluders, sheltered):
         assert check_sheltered(thin, "silo-000") is None
     else:
         told = refusal(check_sheltered, thin, "silo-000", kind=ReleaseError)
-        assert f"in a group of {count} with {colluders} colluders, which masking does not hide" in told
+        assert f"in a masked group of {count}, masks do not hide silo 'silo-000'" in told
+        assert f"the server with {colluders} colluding silos in each region" in told
 
 
 @pytest.mark.parametrize(("count", "dropouts", "largest"), [(4, 0, 4), (4, 1, 4), (5, 1, 5), (10, 1, 9), (10, 3, 8)])

@@ -95,7 +95,9 @@ def test_a_model_that_the_others_do_not_train_on_gets_no_update(world):
     """Who trains on a model of their own would be found in the sum by what the others' models cannot move."""
     _, request = asked(world, "input")
     chosen = {"weight": MODEL["weight"] * 0, "bias": MODEL["bias"]}
-    assert "not the one that round 1 was begun on" in refused(world.answer, "caen", request, chosen)
+    assert "differs from the model and settings with which round 1 began" in refused(
+        world.answer, "caen", request, chosen
+    )
     assert not world.ledger("caen")
 
 

@@ -125,7 +125,7 @@ def test_the_model_of_a_plan_keeps_its_layout_once_a_release_is_there(world, reg
     region.accept(world.sealed("lille"), 1)
     for _ in range(2):
         region.expect_layout(LAYOUT)
-        assert "holds releases of other names or shapes than the model" in refusal(region.expect_layout, RENAMED)
+        assert "have arrays of other names or shapes than the model" in refusal(region.expect_layout, RENAMED)
         region.close()
         region = world.open(path)
     assert region.present(1) == {"lille"}

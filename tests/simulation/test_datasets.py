@@ -40,10 +40,10 @@ def test_images_in_an_archive_keep_their_shape_and_become_0_to_1(tmp_path):
     ("targets", "y", "told"),
     [
         ("numbers", ["a", "b"], "numbers must be of shape"),
-        ("numbers", [1.0, np.nan], "numbers must be finite, unlike those of record 2"),
+        ("numbers", [1.0, np.nan], "numbers must be finite, and the numbers of record 2 are not"),
         ("numbers", [1.0], "2 features and 1 numbers"),
         ("labels", [0, 1], "labels must be of shape"),
-        ("labels", [[0, 1], [0, 2]], "labels must be 0 or 1, unlike those of record 2"),
+        ("labels", [[0, 1], [0, 2]], "labels must be 0 or 1, and the labels of record 2 are not"),
     ],
 )
 def test_targets_that_are_no_classes_are_checked(tmp_path, targets, y, told):
@@ -261,7 +261,10 @@ def test_grey_levels_beyond_8_bits_are_not_cut_off(tmp_path):
 def test_a_column_that_is_none_of_numbers_is_told_shortly(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     for columns, told in (
-        ({"image": [photo((1, 2, 3))] * 6, "id": range(6)}, "beside the column 'image' may stand .* alone, not 'id'"),
+        (
+            {"image": [photo((1, 2, 3))] * 6, "id": range(6)},
+            "a column 'image' may have further columns .* alone, not 'id'",
+        ),
         ({"scan": [b"x" * 5000] * 6}, r"column 'scan' must hold numbers, got b'x{38}\.\.\. Drop it or encode it"),
         ({"scan": [[1.0, 2.0]] * 6}, r"column 'scan' must hold numbers, got \[1\.0, 2\.0\]"),
     ):

@@ -81,7 +81,7 @@ def test_a_table_of_texts_by_silo_is_data(tmp_path, text_model, kind):
         ("text,label\nwords,a\n  ,b\n", r"bad\.csv record 2: its text must be some words, got '  '"),
         (
             "text,stars,label\nwords,3,a\nmore,4,b\n",
-            "beside the column 'text' may stand .* alone, not 'stars'. Drop it",
+            "a column 'text' may have further columns .* alone, not 'stars'. Remove the column 'stars'",
         ),
     ],
 )

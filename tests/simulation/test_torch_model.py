@@ -265,7 +265,7 @@ def test_a_model_is_found_by_its_name(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert load_torch_model("own_nets:head").metric is max
-    with pytest.raises(ParameterError, match="says already what is trained"):
+    with pytest.raises(ParameterError, match="has its own trained, loss"):
         load_torch_model("own_nets:head", trained="bias")
     with pytest.raises(
         ParameterError, match=r"model 'own_nets:tail' cannot be loaded: .*own_nets\.py\) has no attribute"

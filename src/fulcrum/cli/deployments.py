@@ -106,7 +106,7 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _options(training: TrainingOptions) -> dict[str, Any]:
-    """Returns the options of the built-in training without default values, and the data always."""
+    """Returns the data and all options of the built-in training with a value other than the default."""
     choices = vars(training) | {"silo": training.silo_column}
     choices = {name: value for name, value in choices.items() if name != "silo_column"}
     usual = vars(TrainingOptions()) | {"silo": None}

@@ -47,7 +47,7 @@ class Engine(Protocol):
         """Returns the names of all sites that have a kit, the server's first."""
 
     def site_folder(self, kits: Path, name: str) -> Path:
-        """Returns the folder of a site, in the form that `fulcrum.core.silo.site` reads, in the folder of all kits."""
+        """Returns the path of a site's folder, which `fulcrum.core.silo.site` reads, inside the folder of all kits."""
 
     def write_kits(self, deployment: Deployment, folder: Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
         """Writes a kit for every site into a new or empty folder; a failure leaves no folder.

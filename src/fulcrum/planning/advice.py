@@ -80,7 +80,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """The merge of two regions that saves most noise, as a share of the plan's budget."""
+    """The merge of two regions that saves most noise; `saving` is a share of the plan's noise budget."""
 
     regions: tuple[str, str]
     saving: float

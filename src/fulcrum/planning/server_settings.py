@@ -63,7 +63,7 @@ class FactsOfPlan:
 
     @property
     def least_noise(self) -> float:
-        """The noise variance of the least-noise weights, over the squared clip norm."""
+        """The noise budget of the least-noise weights: variance in the model in one round, in squared clip norms."""
         federation = self.plan.federation
         above = requirement_of(self.plan).by_observer(federation)[0]
         return least_noise_of_one_tier(federation, above.multiplier, excluded_silos=above.excluded_silos)

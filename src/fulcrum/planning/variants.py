@@ -27,17 +27,17 @@ _LOOKED_AT_UP_TO = 200_000  # silos; beyond, a second plan would keep the reader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherWeights:
-    """The effect of the weights of least noise on a plan with other weights.
+    """The changes of a plan's figures if the least-noise weights replaced the plan's weights.
 
     Attributes:
-        options: The options of the command line for these weights, each option by itself.
-        saving: The share of the noise entering the model that these weights would save.
+        options: The options of the command line that choose the least-noise weights; any single option suffices.
+        saving: The share of the noise entering the model that the least-noise weights would save.
         tier: The tier of the node: the innermost tier, or "silo" if no node of the innermost tier would lose influence.
         node: The node that would lose the largest part of its influence.
-        before: The influence of the node under the plan.
-        after: The influence of the node with these weights.
-        inside_before: The worst epsilon inside under the plan.
-        inside_after: The worst epsilon inside with these weights.
+        before: The influence of the node with the plan's weights.
+        after: The influence of the node with the least-noise weights.
+        inside_before: The worst epsilon inside with the plan's weights.
+        inside_after: The worst epsilon inside with the least-noise weights.
     """
 
     options: tuple[str, ...]

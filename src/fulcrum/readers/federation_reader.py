@@ -201,7 +201,7 @@ def _text(cell: Any) -> str:
 
 
 def _numbers(columns: Mapping[str, Any], read: Callable[[Any], Numbers]) -> dict[str, Numbers | None]:
-    """Returns the columns of numbers, None for a column outside of the table."""
+    """Returns by name the columns of numbers as `read` converts them, None for a column that the table lacks."""
     return {name: read(columns[name]) if name in columns else None for name in NUMBER_COLUMNS}
 
 

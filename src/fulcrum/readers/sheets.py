@@ -137,7 +137,7 @@ def _fit_row(row: list[str], line: int, text: SheetText, header: _Header) -> lis
 
 
 def _settle_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
-    """Returns the columns of numbers in plain digits; every column is settled from all of its cells."""
+    """Returns the columns of numbers by name, in plain digits; all cells of a column decide between comma and point."""
     places = [(name, header.names.index(name)) for name in NUMBER_COLUMNS if name in header.names]
     cells: dict[str, list[str]] = {name: [] for name, _ in places}
     lines = array("q")

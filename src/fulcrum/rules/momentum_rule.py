@@ -62,10 +62,11 @@ class MomentumRule(ServerRule):
         return ServerState(model=state.model + velocity, arrays={"velocity": velocity}), None
 
     def noise_factor(self) -> float:
-        """Returns T sum a² / (sum a)², a(t) = 1 + beta + ... + beta^(t-1), the factor of a sum with t rounds to go.
+        """Returns T sum a² / (sum a)² over the T rounds, with a(t) = 1 + beta + ... + beta^(t-1).
 
-        Noise and signal of the sum both enter the model a(t) times. Equal factors, as in the rule "sum", give the least
-        noise for a signal: the result is at least 1 (Cauchy and Schwarz).
+        The sum of the round with t rounds to go, this round included, enters the final model with factor a(t), noise
+        and signal alike. Equal factors, as in the rule "sum", give the least noise for a signal: the result is at
+        least 1 (Cauchy and Schwarz).
         """
         # Closed forms of geometric series, not a loop: a plan may have a billion rounds.
         first = BETA * (1 - BETA**self.rounds) / (1 - BETA)

@@ -69,17 +69,17 @@ STEP_TOTALS = "heard"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RandomEffectsRule(ServerRule):
-    """Pools the sums of all rounds so far; the regions come from the plan, before the first round.
+    """The rule "random-effects": pools the sums of all rounds so far over the regions that the plan names.
 
-    The arrays of the state are `start`, the model before round 1; `moved` (`DISPLACEMENT`); `said` (`REGIONAL_TOTALS`);
-    `heard` (`STEP_TOTALS`); and `noise`, by region the variance of the noise in a coordinate of the region's total. The
-    numbers of the state are `steps`, the sum of the steps of all rounds, and `step`, the step of the last round.
+    The arrays of the state are "start", the model before round 1; `DISPLACEMENT`; `REGIONAL_TOTALS`; `STEP_TOTALS`; and
+    "noise", by region the variance of the noise in a coordinate of the region's total. The numbers of the state are
+    "steps", the sum of the steps of all rounds, and "step", the step of the last round.
 
     Attributes:
         shares: By region, the target share in the estimate.
         weight: By region, the sum of the silos' weights.
         variance: By region, the variance of the noise in a coordinate of the regional sum.
-        least_noise: The noise variance of the least-noise weights, over the squared clip norm.
+        least_noise: The noise budget of the least-noise weights.
         scale: From 0 to 1, the share of the clip norm at which updates are clipped before they are scaled up.
         rounds: T.
         clip_norm: C.

@@ -46,7 +46,7 @@ class PlanFacts(Protocol):
 
     @property
     def least_noise(self) -> float:
-        """The noise variance of the least-noise weights, over the squared clip norm."""
+        """The noise budget of the least-noise weights: variance in the model in one round, in squared clip norms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

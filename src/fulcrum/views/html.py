@@ -35,7 +35,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def style(*names: str) -> str:
-    """Returns a single style sheet: the colours, the shared sheet, and the named sheets."""
+    """Returns a single style sheet: the colours, the shared sheet base.css, and the sheets in `names`."""
     return _variables() + "\n".join(map(template_text, ("base.css", *names)))
 
 

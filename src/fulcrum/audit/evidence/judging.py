@@ -65,7 +65,7 @@ def judge_rounds(what: str, squares: FloatArray, count: int, error: float, reaso
 
 
 def judge_shape(what: str, counts: IntArray, error: float, reasons: Reasons) -> None:
-    """Adds a reason if some noise is not distributed as the plan says."""
+    """Adds a violation if Pearson's test on bin counts of noise rejects a normal shape; `error` is the test's level."""
     if shape_p_value(counts) < error:
         reasons.violated.append(f"{what} is not Gaussian, whatever its width.")
 

@@ -110,7 +110,7 @@ def _masked_sums(
 
 
 def _site(plan: VerifiedPlan, silo: str, folder: Path, seed: int, options: dict[str, Any]) -> Site:
-    """Returns a site of a silo on scratch files, with a ledger and a record of masked rounds in deployment."""
+    """Returns the site of a silo in a scratch folder; a deployment plan adds a ledger and a record of masked rounds."""
     purpose: Any = plan.purpose
     settings = SiteSettings(
         format=FORMAT, role="silo", name=silo, issuer="", purpose=purpose, seed=seed, options=options

@@ -28,13 +28,15 @@ _STREAM = 0x6D6F64656C
 
 
 def models_replayed(path: AuditedPath, stage: Stage, *, trials: int, seed: int, error: float) -> Replays:
-    """Plays the game against a server's models.
+    """Plays the canary game with the server's models as the view, and returns the outcomes of the replays.
+
+    In every replay the observer guesses the sign of the canary in the attacked silo's update from the models alone.
 
     Args:
-        path: The mechanism.
-        stage: All regions, with a silo under attack.
-        trials: Number of replays, including the pilot.
-        seed: Seed of signs, and of the noise in research.
+        path: The release mechanism under audit.
+        stage: All regions, with the attacked silo.
+        trials: Number of replays; the first third is the pilot, which sets the thresholds of the guess.
+        seed: Seed of the signs, and under a research plan also of the noise.
         error: Allowed error of every bound.
     """
     positive = np.random.default_rng([_STREAM, seed]).random(trials) < 0.5

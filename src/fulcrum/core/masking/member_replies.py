@@ -154,7 +154,7 @@ class MemberReplies(ClosedAtTheEnd):
         return following
 
     def _begin(self, request: Begin) -> State:
-        """Returns the stored first state of a new attempt; an earlier attempt or a different model is refused."""
+        """Starts an attempt at a round, returns the stored state; refuses a used attempt number or a changed model."""
         session = request.session
         if (last := self._record.last_attempt(session)) is not None:
             if session.basis != last[1]:

@@ -28,14 +28,14 @@ def is_one_group(plan: PlanData) -> bool:
 
 
 def outermost_complete_tier(plan: PlanData) -> str:
-    """Returns the outermost tier whose sums always hold the noise of every region below.
+    """Returns the outermost tier of which every sum includes the noise of all regions below.
 
     - By every server rule but "sum" the model may be a function of single regional sums.
     - If a round continues without absent regions, the global sum may be the sum of a single region.
 
     In both cases the epsilon further out is the epsilon against an observer of the returned tier (docs/maths.md, "What
-    a server may do for free"). A target counts on complete sums at the tier of the target. The sum of silos masked as
-    one group is unmasked whole or not at all.
+    a server may do for free"). A round includes a node of the outermost tier with a target whole or not at all, and the
+    sum of silos masked as one group is unmasked whole or not at all.
     """
     federation = plan.federation
     if is_one_group(plan):

@@ -213,7 +213,7 @@ class Recomputed:
             ]
 
     def _outermost_complete_tier(self) -> str:
-        """Returns the outermost tier whose sums have the noise of every region below in every round.
+        """Returns the outermost tier of which every sum has the noise of all regions below in every round.
 
         An observer further out may see the sum of a single node of the tier:
 

@@ -93,7 +93,7 @@ def _mean() -> _Array:
 
 
 def _prior() -> _Array:
-    """Returns the mass of every group mean under Beta(2, 2)."""
+    """Returns the probability of every group mean under Beta(2, 2)."""
     mean = _mean()
     mass = (mean * (1 - mean)) ** 1.5
     return np.asarray(mass / mass.sum())
@@ -101,7 +101,7 @@ def _prior() -> _Array:
 
 @functools.lru_cache(maxsize=2)
 def _levels(coupling: float) -> _Array:
-    """Returns by group mean the mass of every level of p."""
+    """Returns the probability of every level of p, a row for every group mean."""
     mean = _mean()[:, None]
     below = special.betainc(coupling * mean, coupling * (1 - mean), np.linspace(0, 1, _LEVELS + 1))
     return np.maximum(np.diff(below), 0.0)
@@ -109,7 +109,7 @@ def _levels(coupling: float) -> _Array:
 
 @functools.lru_cache(maxsize=2)
 def _cells(coupling: float) -> _Array:
-    """Returns by group mean the mass of every cell of the logit of a p; the outermost cells are unbounded."""
+    """Returns the probability of every cell of logit(p), a row for every group mean; both end cells are unbounded."""
     mean = _mean()[:, None]
     own, rest = coupling * mean, coupling * (1 - mean)
     # An eighth of the standard deviation of a logit, or narrower; a tail falls as exp(-coupling * mean * logit).

@@ -125,7 +125,7 @@ def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[f
 
 
 def least_possible_noise(content: PlanFile, seen: Roster) -> float:
-    """Returns the least noise, over the squared clip norm, that the most demanding tier needs by itself."""
+    """Returns the least noise budget, in squared clip norms, that the most demanding tier needs by itself."""
     required = _required_by_tier(content, seen, content.settings.required_multiplier)
     if min(min(q) for q in required.values()) == 0:
         return 0.0

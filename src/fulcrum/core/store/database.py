@@ -289,7 +289,7 @@ class DatabaseFile:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
-        """Takes the lock for the block; refuses a file that is closed, in doubt, or opened before a fork."""
+        """Holds the lock during a `with` block; refuses a file that is closed, in doubt, or opened before a fork."""
         with self.lock:
             if self.closed or self.in_doubt or os.getpid() != self.process:
                 raise StorageError("storage.file-unusable", file=self.path)

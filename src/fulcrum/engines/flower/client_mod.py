@@ -189,7 +189,7 @@ def _records_for_the_app(content: RecordDict, round_number: int) -> RecordDict:
 
 
 def _for_the_app(message: Message, records: RecordDict) -> Message:
-    """Returns the message in the form in which Flower's own strategies send a message to the app."""
+    """Returns the message with the app's records as content and the round as group id, as Flower's strategies send."""
     message.content = records
     message.metadata.group_id = str(records[CONFIG][ROUND])
     return message

@@ -77,11 +77,11 @@ def run_of(site: Site) -> RunResult | None:
 
 
 def local_run(site: Site, seconds: float) -> LocalRun:
-    """Returns the result of a plan whose server ended on this machine, from the server's site.
+    """Returns the result of a finished run, read from the folder of a server on this machine.
 
     Args:
         site: The server's site.
-        seconds: From the end of the first round to the end of the last.
+        seconds: The time from the end of the first round to the end of the last round, for the result.
     """
     done, run = Coordinator.read(site.state, site.plan), run_of(site)
     if run is None:

@@ -55,11 +55,11 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         return super().start_task(task_data, fl_ctx)
 
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
-        """Takes a silo's release or decline; a message that does not belong in the sum is refused and logged.
+        """Accepts a silo's release or decline; a message that does not belong in the sum is refused and logged.
 
         The silo's signature alone identifies the sender. The name in the message is a claim of the sender, and the
-        engine does not check the claim: with the claim believed, a silo could answer for another silo, and close the
-        round without that silo's release. A refused message therefore counts as absent.
+        engine does not check the claim. A region that trusted the claim would let a silo answer for another silo, and
+        close the round without the other silo's release. A refused message therefore counts as absent.
         """
         with self._lock:
             try:
@@ -158,10 +158,10 @@ class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
     def _do_task(self, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
         """Waits until the round is ready, and answers once.
 
-        By default a region reports repeatedly while waiting, and gives the round up after an unanswered report. The
-        default also answers with a partial sum on the message that the task is over: a forger of that message in the
-        server's name could have a sum taken without the remaining silos. Here the region gives up such a round: if the
-        round is over, no answer is needed.
+        NVIDIA FLARE's method reports repeatedly while waiting, and gives the round up after an unanswered report. On
+        the message that the task is over, NVIDIA FLARE's method also answers with a partial sum: a forger of the
+        message in the server's name could obtain a sum without the remaining silos. On the same message this method
+        sends no sum and gives the round up, because a server that has ended a round needs no sum.
         """
         ended = conditional_wait(None, None, abort_signal, condition_cb=self._check_task_done)
         if ended == WaiterRC.ABORTED or not self._updater.ready:

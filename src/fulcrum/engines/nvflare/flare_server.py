@@ -63,7 +63,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         return task
 
     def take(self, sender: str, result: Shareable, fl_ctx: FLContext) -> None:
-        """Takes a region's answer for the round; `sender` is the site that the server authenticated."""
+        """Adds a region's answer to the round or logs why not; `sender` is the site that the server authenticated."""
         with self._lock:
             try:
                 self.open(fl_ctx).receive(result[ANSWER], sender)
@@ -147,7 +147,7 @@ class FederationController(ScatterAndGatherForEdge):  # type: ignore[misc]
         self._num_rounds = self.assessor.rounds_left
 
     def _process_train_result(self, client_task: ClientTask, fl_ctx: FLContext) -> None:
-        """Takes the answer of a region; by default a region with a failed process would end the job for all.
+        """Accepts the answer of a region. NVIDIA FLARE's method would end the whole job if a region's process failed.
 
         The answer comes from the client that received the task: the server finds the sender by the token for the
         client's certificate, and drops answers of other senders for the task. The name in the message is ignored.

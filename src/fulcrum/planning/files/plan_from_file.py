@@ -32,10 +32,10 @@ def with_figures(plan: Plan | VerifiedPlan) -> Plan:
 
 
 def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
-    """Returns the plan of a content, once every check of `fulcrum verify` holds for the content.
+    """Returns the plan that the content of a plan file describes, after every check of `fulcrum verify`.
 
     Args:
-        content: The content as read, the stated figures included; the plan keeps the content.
+        content: The content as read, with the stated figures; `Plan.content` of the result returns the same content.
         source: The name of the file in messages.
 
     Raises:

@@ -29,7 +29,7 @@ _MOST_LEVELS = 2000  # a silo of a million records resolves no more
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """The concentration of silos about the mean of their group, from which the hierarchical Beta prior gives the floor.
+    """The concentration of silos about their group's mean: the parameter of the prior behind the information floor.
 
     Attributes:
         strength: The paper's kappa, finite and above 0. Members of a group with a larger kappa resemble each other

@@ -89,7 +89,7 @@ def weights_by(
 def least_noise(
     federation: Topology, multiplier: Mapping[str, float | FloatArray], *, excluded_silos: int = 0
 ) -> float:
-    """Returns the noise variance, over the squared clip norm, that the least-noise weights need; see `weights_by`."""
+    """Returns the noise budget of the least-noise weights; see `weights_by` for the arguments."""
     required = _required_by_tier(federation, multiplier, excluded_silos)
     if len(required) == 1:
         return least_noise_of_one_tier(federation, multiplier, excluded_silos=excluded_silos)

@@ -87,7 +87,7 @@ def check_examples(
 
 
 def _numbers(where: str, what: str, targets: str, values: _Array, records: int) -> list[Any]:
-    """Checks targets of the kinds numbers and labels, and returns the targets by example."""
+    """Checks targets that are numbers (regression) or labels (0 or 1 each); returns a list, a target per example."""
     shape = "(records,) or (records, numbers)" if targets == "numbers" else "(records, labels)"
     if values.dtype.kind not in "fiub" or values.ndim not in ((1, 2) if targets == "numbers" else (2,)):
         raise DataError(

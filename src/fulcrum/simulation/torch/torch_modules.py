@@ -67,11 +67,11 @@ def only_layer(module: Any, trained: Sequence[str]) -> str | None:
 
 
 def keep_statistics_home(module: Any, trained: Sequence[str]) -> tuple[tuple[str, ...], list[str]]:
-    """Stops layers from writing batch statistics; returns the layers that keep statistics, and notes.
+    """Stops layers from writing batch statistics; returns the names of frozen layers, and notes for the user.
 
     Batch statistics are made from records, and no plan counts them, so statistics must not travel. A normalisation
-    layer that is trained, or has seen no batch yet, uses the statistics of every batch alone. A frozen layer with
-    statistics keeps the statistics.
+    layer that is trained, or has seen no batch yet, loses its running statistics and normalises every batch by the
+    batch's own mean and variance. A frozen layer with running statistics keeps the running statistics.
     """
     import torch
 

@@ -196,7 +196,7 @@ class _Sliding:
 
     @property
     def padded_image(self) -> tuple[int, ...]:
-        """The image with padding, and with rows up to a multiple of the stride."""
+        """The shape of the padded image; the number of rows is rounded up to a multiple of the stride."""
         rows, *others = map(sum, zip(self.image, self.before, self.after, strict=True))
         return (rows + -rows % self.stride[0], *others)
 

@@ -223,7 +223,7 @@ def _attainable(plan: Plan) -> str:
 
 
 def observers_in_words(inner: str, *, aggregation: str, colluders: int) -> str:
-    """Returns sentences on the observers above and inside, for plans that are compared."""
+    """Returns the sentences below a comparison of plans: who is the observer above, and who is the observer inside."""
     if aggregation != "masked":
         return f"Above: an observer of the sums of a {inner}. Inside: an observer of single updates."
     helpers = "1 silo" if colluders <= 1 else f"{colluders} silos"

@@ -100,7 +100,8 @@ class FulcrumError(Exception):
                 message = " ".join([code, *(f"{name}={_SHORT.repr(value)}" for name, value in details.items())])
         else:
             self.code = "unlisted"
-        super().__init__(" ".join(_sentence(message, self.remedy).split()))  # foreign words could forge a line of a log
+        # A sentence is one line: line breaks in a foreign detail could forge a line of a log.
+        super().__init__(" ".join(filter(None, _sentence(message, self.remedy).splitlines())))
 
     @classmethod
     def at(cls, place: object, error: "FulcrumError") -> Self:

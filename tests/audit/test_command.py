@@ -274,7 +274,7 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
         (["plan.json", "--shadows", "20", "--records", "9"], "leave --records out"),
         (["plan.json", "--shadows", "20", "--batch", "0"], "batch must be a whole number of at least 1, got 0"),
         (["plan.json", "--run", "nowhere", "--batch", "8"], "leave out how they train, or add --shadows"),
-        (["plan.json", "-o", "plan.json"], "plan.json cannot be made a folder to write to: File exists"),
+        (["plan.json", "-o", "plan.json"], "plan.json cannot be used as the folder for results: File exists"),
         (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
         (["plan.json", "--format", "xml"], "format"),
         (["plan.json", "--engine", "flare"], "unknown engine 'flare'. Known: nvflare, flower. Did you mean 'nvflare'?"),

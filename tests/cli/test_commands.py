@@ -370,7 +370,7 @@ BAD = {
         "Did you mean 'cifar10'?",
     ),
     "no such file": (["train", "plan.json", "--data", "none.csv"], "none.csv cannot be read"),
-    "no seeds": (["train", "plan.json", "--data", "digits", "--seeds", 0], "seeds must be at least one"),
+    "no seeds": (["train", "plan.json", "--data", "digits", "--seeds", 0], "seeds must be one or more numbers"),
     "learning rate": (
         ["train", "plan.json", "--data", "digits", "--learning-rate", 0],
         "learning rate must be a finite number above 0",
@@ -384,7 +384,10 @@ BAD = {
     "no records": (["train", "plan.json", "--records", 0], "records must be a finite number of at least 1, got 0.0"),
     "endless records": (["train", "plan.json", "--records", "inf"], "records must be a finite number of at least 1"),
     "label of no table": (["train", "plan.json", "--label", "kind"], "digits is not a table"),
-    "run into a file": (["train", "plan.json", "-o", "silos.csv"], "silos.csv cannot be made a folder to write to"),
+    "run into a file": (
+        ["train", "plan.json", "-o", "silos.csv"],
+        "silos.csv cannot be used as the folder for results",
+    ),
     "misspelt folder": (["embed", "photoz/", "-o", "a.npz"], "photoz does not exist. Give a folder of images"),
     "features into nowhere": (["embed", "silos.csv", "-o", "none/a.npz"], "none/a.npz cannot be written: No such file"),
     "size law": (

@@ -116,7 +116,7 @@ def test_known_data_whose_file_is_missing_is_asked_for_and_not_corrected(command
     command("plan", "mild", "--rounds", 1, "--epsilon", 5, "-o", "plan.json")
     code, _, said = command("train", "plan.json", "--data", "agnews")
     assert code == 2
-    assert "agnews needs its feature file agnews.npz, and there is no data folder to look for it in. " in said
+    assert "agnews needs the feature file agnews.npz, and no data folder is set. " in said
     assert said.endswith("Give --data-dir, or set FULCRUM_DATA\n")
     assert "Did you mean" not in said
     assert "Did you mean 'agnews'" in command("train", "plan.json", "--data", "agnew")[2]

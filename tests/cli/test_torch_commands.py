@@ -138,7 +138,7 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
     [
         (["--model", "cli_nets"], "--model must be FILE:CLASS, such as mynet:Net"),
         (["--model", "cli_nets:Nest"], "model 'cli_nets:Nest' cannot be loaded"),
-        (["--model", "cli_nets:Pixels"], "Pixels does not take the records of digits, of shape (16,)"),
+        (["--model", "cli_nets:Pixels"], "Pixels does not accept the records of digits, of shape (16,)"),
         (
             ["--model", "cli_nets:Net", "--trained", "hat"],
             "no parameter of Net that requires gradients is called 'hat'",
@@ -148,9 +148,9 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
             ["--model", "cli_nets:Dividing"],
             "the loss of Dividing is nan on the first records of digits, before any step",
         ),
-        (["--model", "cli_nets:Net", "--device", "abacus"], "the device 'abacus' is not here"),
-        (["--model", "cli_nets:Net", "--device", ""], "the device '' is not here"),
-        (["--model", "cli_nets:Net", "--device", "meta"], "the device 'meta' is not here"),
+        (["--model", "cli_nets:Net", "--device", "abacus"], "the device 'abacus' is not available"),
+        (["--model", "cli_nets:Net", "--device", ""], "the device '' is not available"),
+        (["--model", "cli_nets:Net", "--device", "meta"], "the device 'meta' is not available"),
         (["--model", "cli_nets:Net", "--trained", ""], "no parameter of Net that requires gradients is called ''"),
         (
             ["--data", "photos/lyon"],

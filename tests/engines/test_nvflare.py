@@ -446,7 +446,7 @@ def test_kits_are_not_made_for_a_model_that_the_plan_was_not_made_for(tmp_path, 
     command = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "kits"), "--train"]
     assert run([*command, "six_weights"]) == 2
     told = capsys.readouterr().err
-    assert "the model has 6 parameters, the plan was made for 34. Plan with --parameters 6" in told
+    assert "the model has 6 parameters, the plan was made for 34. Run fulcrum plan with --parameters 6" in told
     assert told.count("\n") == 1
     assert not (tmp_path / "kits").exists()
     assert run([*command, "not_here"]) == 0  # silos and server have it, this machine need not

@@ -284,7 +284,7 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
     server._process_train_result(given_to("north", server.withheld["north"]), here)
     with pytest.raises(EngineError, check=coded("flare.round-without-sums", round_number=1, reasons="north: why")):
         server.assessor.end_task(here)
-    told = {"job": JOB, "reason": "no region summed in round 1. north: why", "final": False}
+    told = {"job": JOB, "reason": "no region sent a sum in round 1. north: why", "final": False}
     assert read_ending(kits / "server", JOB) == told
     assert read_ending(kits / "server", JOB.replace("0", "1")) is None  # of another job
 

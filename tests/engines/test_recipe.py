@@ -123,7 +123,10 @@ def test_training_that_does_not_fit_the_plan_is_told_before_anything_is_written(
         "def start(options): return {'w': [0.0] * 7}\ndef train(model, assignment): return model\n"
     )
     env = LoopbackEnv("out")
-    for train, told in (("seven_weights", "Plan with --parameters 7"), ("nowhere_at_all", "cannot be imported")):
+    for train, told in (
+        ("seven_weights", "Run fulcrum plan with --parameters 7"),
+        ("nowhere_at_all", "cannot be imported"),
+    ):
         with pytest.raises(FulcrumError, match=told):
             PlanSubmission(plan=plan, train=train).execute(env)
     assert not Path("out").exists()

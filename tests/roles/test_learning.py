@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from error_codes import coded
 from site_folder import module
 
 from fulcrum.core.silo.site import read_site
@@ -139,7 +140,7 @@ def test_a_start_that_gives_no_model_is_told_in_one_line(tmp_path, monkeypatch, 
 
 
 def test_the_built_in_training_refuses_unknown_options(silo):
-    with pytest.raises(DataError, match="knows no option 'depth'"):
+    with pytest.raises(DataError, check=coded("engine.training-option", option="depth")):
         start({"depth": 3})
 
 

@@ -263,7 +263,7 @@ def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_pa
     before = {"state": encoded(format="fulcrum.checkpoint/1", pooling=None), "model": arrays["model"]}
     np.savez(tmp_path / NAME, **before)
     told = refusal(Coordinator.open, tmp_path, plan, HEAD)
-    assert "of format fulcrum.checkpoint/1, which keeps nothing of what regions said" in told
+    assert "has checkpoint format fulcrum.checkpoint/1. That format lacks the regional totals" in told
 
 
 def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path):
@@ -290,7 +290,7 @@ def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path)
 
 
 def test_a_model_whose_last_axis_is_another_is_no_head(world, tmp_path):
-    assert "is no softmax head of 2 classes" in refusal(
+    assert "is not a softmax head of 2 classes" in refusal(
         lambda: Coordinator.open(tmp_path, joint(world), START, classes=2)
     )
     assert not (tmp_path / NAME).exists()

@@ -161,7 +161,7 @@ def test_an_answer_stands_and_the_same_again_changes_nothing(world, server):
     server.receive(answer, "north")
     server.receive(answer, "north")
     for other in (sum_of(plan, values=np.ones(40, dtype="<i8")), withheld(plan)):
-        assert "'north' sent another answer for round 1 before" in refusal(server.receive, other, "north")
+        assert "'north' already sent another answer for round 1" in refusal(server.receive, other, "north")
     server.finish_round()
     assert (server.model["bias"] == np.array([38, 39]) * plan.lattice_steps[0]).all()
 
@@ -171,7 +171,9 @@ def test_a_region_that_withheld_may_sum_while_the_round_lasts(world, server):
     server.receive(withheld(world.deployment, reason="still"), "north")
     server.receive(sum_of(world.deployment), "north")
     assert server.finish_round()["summed"] == ["north"]
-    assert "answers for round 1, this is round 2" in refusal(server.receive, sum_of(world.deployment), "north")
+    assert "answers for round 1, and the server is in round 2" in refusal(
+        server.receive, sum_of(world.deployment), "north"
+    )
 
 
 def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
@@ -180,14 +182,14 @@ def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
     southern = sum_of(plan, region="south", number=2)
     for answer, reason in (
         (sum_of(plan, plan_digest="0" * 64), "under another plan"),
-        (sum_of(plan, number=2), "'north' answers for round 2, this is round 1"),
+        (sum_of(plan, number=2), "'north' answers for round 2, and the server is in round 1"),
         (southern, "'south' answers for round 2"),
         (withheld(plan, number=2), "answers for round 2"),
-        (sum_of(plan, layout=other), "other names or shapes than the model"),
-        (sum_of(plan, step=1.0), "not on its lattice"),
-        (sum_of(plan, step=None, values=np.zeros(40)), "not on its lattice"),
-        (sum_of(plan, members=("nice",)), "silos that are not its own"),
-        (withheld(plan, missing=("nice",)), "silos that are not its own"),
+        (sum_of(plan, layout=other), "names or shapes that differ from the model"),
+        (sum_of(plan, step=1.0), "not on the lattice of the region"),
+        (sum_of(plan, step=None, values=np.zeros(40)), "not on the lattice of the region"),
+        (sum_of(plan, members=("nice",)), "silos of other regions"),
+        (withheld(plan, missing=("nice",)), "silos of other regions"),
         (b"junk", "not a region's answer"),
     ):
         assert reason in refusal(server.receive, answer, "south" if answer == southern else "north")
@@ -212,8 +214,8 @@ def test_nothing_follows_the_last_round(world, server):
     assert not server.is_finished
     server.finish_round()
     assert server.is_finished
-    assert "last round, 2, is over" in refusal(server.finish_round)
-    assert "last round, 2, is over" in refusal(server.receive, sum_of(world.deployment, number=3), "north")
+    assert "all 2 rounds of the plan are over" in refusal(server.finish_round)
+    assert "all 2 rounds of the plan are over" in refusal(server.receive, sum_of(world.deployment, number=3), "north")
 
 
 def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
@@ -359,7 +361,7 @@ def test_a_run_whose_past_rounds_lack_a_region_does_not_resume_under_a_plan_that
         else:
             told = refusal(Coordinator.open, folder, plan, START)
             assert "round 1 has no sum of region 'south', and the plan's epsilon for the global sum counts" in told
-            assert told.endswith("Continue under a new plan in another folder: fulcrum replan")
+            assert told.endswith("Continue with a new plan in another folder: fulcrum replan")
 
 
 def test_a_research_plan_on_an_engine_adds_all_sums_or_none(world, tmp_path):

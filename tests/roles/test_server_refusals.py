@@ -48,7 +48,7 @@ def test_a_sum_larger_than_releases_add_up_to_is_refused(world, tmp_path, purpos
     for size in (1.001 * most, 1e6 * most, 1e15 * most):
         values = np.clip(size * SIGNS, -(2.0**62), 2.0**62).astype(kind)
         told = refusal(server.receive, said(plan, "north", 1, values=values), "north")
-        assert "a norm above what releases under the plan add up to" in told
+        assert "a norm above the largest sum of releases under the plan" in told
     server.receive(said(plan, "north", 1, values=(0.999 * most * SIGNS).astype(kind)), "north")
     server.finish_round()
     assert Coordinator.open(tmp_path, plan, HEAD, classes=2).model_digest == server.model_digest
@@ -74,7 +74,7 @@ def test_a_round_that_would_take_the_model_beyond_numbers_is_not_written(world, 
     with monkeypatch.context() as patch:
         patch.setattr("fulcrum.rules.random_effects_rule._AGREEMENT", -1e9)
         with np.errstate(all="ignore"):
-            assert "beyond what numbers hold. Nothing is written" in refusal(server.finish_round)
+            assert "larger than floating-point numbers hold. The server wrote nothing" in refusal(server.finish_round)
     assert (tmp_path / NAME).read_bytes() == before
     assert server.round_number == 2
     server.finish_round()
@@ -195,5 +195,5 @@ def test_an_older_checkpoint_put_back_ends_on_the_same_bits(world, tmp_path):
             server.finish_round()
         ends.append((server.model_digest, [dataclasses.asdict(entry["diagnostics"]) for entry in server.history]))
     assert ends[0] == ends[1]
-    assert "is over" in refusal(server.receive, said(plan, "north", 3), "north")
-    assert "is over" in refusal(server.finish_round)
+    assert "rounds of the plan are over" in refusal(server.receive, said(plan, "north", 3), "north")
+    assert "rounds of the plan are over" in refusal(server.finish_round)

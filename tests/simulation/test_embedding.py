@@ -154,9 +154,9 @@ def test_what_is_no_image_is_skipped_and_named(pets, pillow, network):
     np.testing.assert_allclose(embedded.features, features_by_hand(levels), rtol=2e-4, atol=2e-5)
     reasons = dict(line.split(": ", 1) for line in embedded.skipped)
     assert sorted(reasons) == ["cat/0.png", "dog/3.png", "dog/4.png", "dog/old", "notes.txt"]
-    assert reasons["cat/0.png"] == "not an image that Pillow reads"
-    assert reasons["dog/3.png"].startswith("a broken image: ")
-    assert reasons["dog/4.png"].startswith("grey levels beyond 8 bits")
+    assert reasons["cat/0.png"] == "Pillow cannot read the file as an image"
+    assert reasons["dog/3.png"].startswith("the image is broken: ")
+    assert reasons["dog/4.png"].startswith("the image has grey levels beyond 8 bits")
 
 
 def test_a_class_whose_images_are_all_broken_stops_it(pets, network):
@@ -183,9 +183,9 @@ def test_folders_named_train_and_test_are_a_split(tmp_path, pets, network):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda root: None, "is not a folder. Give a folder with one subfolder a class"),
-        (lambda root: root.mkdir(), "has no subfolders. Put the images of each class in a subfolder"),
-        (lambda root: (root / "cat").mkdir(parents=True), "cat has no images. Add some, or remove the folder"),
+        (lambda root: None, "is not a folder. Give a folder with one subfolder for each class"),
+        (lambda root: root.mkdir(), "has no subfolders. Put the images of each class into a subfolder"),
+        (lambda root: (root / "cat").mkdir(parents=True), "cat has no images. Add images, or remove the folder"),
     ],
 )
 def test_a_folder_without_images_is_one_clear_line(tmp_path, make, message):
@@ -202,7 +202,7 @@ def test_a_folder_without_images_is_one_clear_line(tmp_path, make, message):
             {"side": 256},
             r"must take one tensor\(float\) of shape \(N, 3, 224, 224\), got tensor\(float\) \('N', 3, 256",
         ),
-        ({"output": "scores"}, "returns 1000 class scores, not features. Export it without its last layer"),
+        ({"output": "scores"}, "returns 1000 class scores, not features. Export the model without its last layer"),
         ({"output": "best"}, r"must return \(N, p\) or \(N, p, h, w\), got \(1,\) for N = 1"),
     ],
 )
@@ -242,16 +242,20 @@ def test_a_batch_has_at_least_one_record(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text;label\none;x\n", "has no column 'text'. Its columns: text;label"),
-        ("a.csv", b"text,labels\none,x\n", "has no column 'label'. Its columns: text, labels. Did you mean 'labels'?"),
-        ("a.csv", b"", "has no column 'text'. Its columns: none"),
+        ("a.csv", b"text;label\none;x\n", "has no column 'text'. The columns are: text;label"),
+        (
+            "a.csv",
+            b"text,labels\none,x\n",
+            "has no column 'label'. The columns are: text, labels. Did you mean 'labels'?",
+        ),
+        ("a.csv", b"", "has no column 'text'. The columns are: none"),
         ("a.csv", b"text,label\n", "has no documents"),
-        ("a.csv", b"text,label\none,x\ntwo\n", "line 3: 1 cells where the header has 2"),
-        ("a.csv", b"text,label\none,x\ntwo, \n", "line 3: no label"),
-        ("a.csv", b"text,label,silo\none,x,\n", "line 2: no silo"),
+        ("a.csv", b"text,label\none,x\ntwo\n", "line 3 has 1 cells, and the header has 2"),
+        ("a.csv", b"text,label\none,x\ntwo, \n", "line 3 has no label"),
+        ("a.csv", b"text,label,silo\none,x,\n", "line 2 has no silo"),
         ("a.csv", b"text,label,split\none,x,dev\n", "line 2: split must be train or test, got 'dev'"),
-        ("a.csv", b"text,label\none,x\ncaf\xe9,x\n", "line 3: not UTF-8. Save the file in UTF-8"),
-        ("a.txt", b"one\tx\ntwo\n", "line 2: no tab. Each line is a document, a tab and its label"),
+        ("a.csv", b"text,label\none,x\ncaf\xe9,x\n", "line 3 is not UTF-8. Save the file in UTF-8"),
+        ("a.txt", b"one\tx\ntwo\n", "line 2 has no tab. Write a document, a tab and a label in each line"),
         ("a.txt", b"\n", "has no documents"),
         ("a.json", b"{}", "documents must be in a .csv or .txt file, got '.json'"),
         ("a.txt", None, "cannot be read: No such file or directory"),

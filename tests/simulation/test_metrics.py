@@ -48,9 +48,9 @@ def test_numbers_that_are_all_alike_have_no_variance_to_explain():
 @pytest.mark.parametrize(
     ("metric", "told"),
     [
-        (lambda said, true: 1 / 0, "the metric '<lambda>' fails on {}: ZeroDivisionError: division by zero"),
-        (lambda said, true: "good", "the metric '<lambda>' fails on {}: ValueError: could not convert string"),
-        (lambda said, true: [1, 2], "<lambda> must give one number, got the shape (2,)"),
+        (lambda said, true: 1 / 0, "the metric '<lambda>' failed on {}: ZeroDivisionError: division by zero"),
+        (lambda said, true: "good", "the metric '<lambda>' failed on {}: ValueError: could not convert string"),
+        (lambda said, true: [1, 2], "the metric <lambda> must return one number, got the shape (2,)"),
     ],
 )
 def test_a_metric_that_fails_is_told_in_one_line(task, metric, told):

@@ -78,7 +78,7 @@ def test_a_table_of_texts_by_silo_is_data(tmp_path, text_model, kind):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("text,label\nwords,a\n  ,b\n", r"bad\.csv record 2: its text must be some words, got '  '"),
+        ("text,label\nwords,a\n  ,b\n", r"bad\.csv record 2: text must be a text with words, got ' +'"),
         (
             "text,stars,label\nwords,3,a\nmore,4,b\n",
             "a column 'text' may have further columns .* alone, not 'stars'. Remove the column 'stars'",

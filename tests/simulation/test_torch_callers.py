@@ -130,7 +130,7 @@ def test_a_module_that_draws_from_a_generator_of_its_own_program_is_trained_silo
             return super().forward(inputs) + 1e-3 * torch.rand(2, generator=draws)
 
     run = trained(task, Drawing)
-    assert run.notes[-1].endswith(": a call changes the variable draws, which silos must not share.")
+    assert run.notes[-1].endswith(": a call changes the variable draws, a state that silos must not share.")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")

@@ -367,7 +367,7 @@ class SharedDraws(Net):
 def test_a_module_that_remembers_calls_is_trained_silo_by_silo_and_says_why(task, model, what):
     np.random.seed(0)  # noqa: NPY002
     run = fulcrum.train(PLAN, task, model=model, training=TRAINING)
-    assert run.notes[-1].endswith(f": a call changes {what}, which silos must not share.")
+    assert run.notes[-1].endswith(f": a call changes {what}, a state that silos must not share.")
     np.random.seed(0)  # noqa: NPY002
     slow = torch_model(model).on(task).as_model(learning_rate=TRAINING.learning_rate)
     assert model is SharedDraws or np.array_equal(
@@ -406,7 +406,7 @@ def counting_in_a_closure():
 @pytest.mark.parametrize("loss", [counting, Counting(), Counting().__call__, counting_in_a_closure()])
 def test_a_loss_that_remembers_calls_is_used_silo_by_silo_and_says_why(task, loss):
     run = fulcrum.train(PLAN, task, model=torch_model(Net, loss=loss), training=TRAINING)
-    assert run.notes[-1].endswith(": a call changes calls of its loss, which silos must not share.")
+    assert run.notes[-1].endswith(": a call changes calls of its loss, a state that silos must not share.")
 
 
 def test_a_table_prepared_in_the_first_call_does_not_make_training_slow(task):
@@ -452,7 +452,9 @@ def test_a_module_that_mapping_would_train_otherwise_is_trained_silo_by_silo(tas
 
     monkeypatch.setattr(torch_steps, "layers_by_products", lambda shared: contextlib.nullcontext())  # trains what pads
     run = fulcrum.train(PLAN, task, model=lambda: Reading(drop=drop), training=TRAINING)
-    assert run.notes[-1].endswith(": mapped over silos, it or its loss gives other gradients than for a silo alone.")
+    assert run.notes[-1].endswith(
+        ": the module or its loss gives other gradients mapped over silos than for a silo alone."
+    )
 
 
 def test_a_module_that_counts_its_calls_elsewhere_is_trained_silo_by_silo(task):
@@ -464,7 +466,9 @@ def test_a_module_that_counts_its_calls_elsewhere_is_trained_silo_by_silo(task):
             self.hidden.register_forward_hook(lambda *given: calls.append(1) or given[-1] * (1 + len(calls) % 2))
 
     run = fulcrum.train(PLAN, task, model=Hooked, training=TRAINING)
-    assert run.notes[-1].endswith(": mapped over silos, it or its loss gives other gradients than for a silo alone.")
+    assert run.notes[-1].endswith(
+        ": the module or its loss gives other gradients mapped over silos than for a silo alone."
+    )
 
 
 def test_layers_that_torch_maps_one_silo_after_the_other_are_named(task):
@@ -496,7 +500,7 @@ def test_an_optimiser_that_looks_at_whole_tensors_is_run_silo_by_silo(task, norm
 
     model = torch_model(Net, optimiser=lambda tensors, rate: Normed(tensors, lr=rate))
     run = fulcrum.train(PLAN, task, model=model, training=TRAINING)
-    assert run.notes[-1].endswith(": its optimiser does not treat every element of a tensor alike.")
+    assert run.notes[-1].endswith(": the optimiser does not treat every element of a tensor alike.")
 
 
 def test_layers_that_draw_give_the_same_bits_for_the_same_seed_silo_by_silo_too(task):

@@ -29,6 +29,8 @@ nitpick_ignore = [  # internal
     ("py:class", "fulcrum.core.training.assignment.Training"),
     ("py:class", "fulcrum.core.silo.site.Site"),
     ("py:class", "fulcrum.aggregation.region_store.RegionFile"),
+    ("py:class", "fulcrum.simulation.data.federated_records.FeatureRange"),
+    ("py:class", "fulcrum.simulation.data.federated_records.DataSource"),
     ("py:class", "fulcrum.server.coordinator._State"),
     ("py:class", "fulcrum.rules.rule_registry._Rule"),
 ]

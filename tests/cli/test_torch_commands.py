@@ -129,7 +129,7 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
     compared = ["compare", "isic-paper", "--rounds=1", "--epsilon=50", "--train", "--seeds=1", *options[2:]]
     assert run([*compared, "--learning-rate", "0.05"]) == 0
     told = capsys.readouterr()
-    assert "What is called accuracy is the explained variance" in told.out
+    assert "The column accuracy holds the explained variance" in told.out
     assert "round 1 of 1, explained variance" in told.err
 
 
@@ -174,11 +174,11 @@ def test_a_module_that_fails_on_some_records_is_told_in_one_line_with_the_silo(h
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2  # the first says that training is slow
     assert re.fullmatch(
-        r"fulcrum: silo 'region-\d+-\d+' in round 1: Refusing fails in training: ValueError: .*", said[1]
+        r"fulcrum: silo 'region-\d+-\d+' in round 1: Refusing failed in training: ValueError: .*", said[1]
     )
 
 
 def test_a_module_that_fails_on_test_records_is_told_in_one_line(here, capsys):
     capsys.readouterr()
     assert run(["train", "plan.json", "--model", "cli_nets:Untested"]) == 2
-    assert capsys.readouterr().err == "fulcrum: Untested fails in testing: ValueError: not made for tests\n"
+    assert capsys.readouterr().err == "fulcrum: Untested failed in testing: ValueError: not made for tests\n"

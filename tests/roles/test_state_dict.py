@@ -135,7 +135,7 @@ def test_a_start_that_names_other_tensors_than_the_model_has_is_refused():
 
 def test_a_module_that_imports_torch_late_is_told_to_import_it_at_the_top():
     made = TrainingModule(start=lambda options: network().state_dict(), train=step, may_have_tensors=False)
-    with pytest.raises(DataError, match="Import it at the top of the module"):
+    with pytest.raises(DataError, match="Import torch at the top of the module"):
         made.starting_model({})
 
 

@@ -177,16 +177,16 @@ def test_only_a_softmax_head_is_pooled_as_one(task):
             lambda: net(),
             {"optimiser": lambda tensors, rate: torch.optim.LBFGS(tensors, lr=rate)},
             ParameterError,
-            "Sequential fails in a local step: TypeError: .*closure",
+            "Sequential failed in a local step: TypeError: .*closure",
         ),
         (
             lambda: net(),
             {"optimiser": lambda tensors, rate: None},
             ParameterError,
-            "Sequential fails in a local step: Attr",
+            "Sequential failed in a local step: Attr",
         ),
         (lambda: net().half(), {}, ParameterError, r"must all be float32 or all float64, got torch\.float16"),
-        (lambda: 1 / 0, {}, ParameterError, "It raised ZeroDivisionError: division by zero"),
+        (lambda: 1 / 0, {}, ParameterError, "and raised ZeroDivisionError: division by zero"),
         (lambda: torch.nn.LazyLinear(2), {}, ParameterError, "LazyLinear has no shape for weight yet"),
         (
             lambda: torch.nn.Sequential(torch.nn.LazyLinear(4), torch.nn.Linear(4, 2)),
@@ -254,7 +254,7 @@ def test_a_metric_of_its_own_takes_outputs_of_any_shape(task):
 
 def test_a_batch_that_the_module_does_not_take_is_told_in_one_line(task):
     with pytest.raises(
-        ParameterError, match="Normed fails in a step on a batch of 1: ValueError: Expected more than 1"
+        ParameterError, match="Normed failed in a step on a batch of 1: ValueError: Expected more than 1"
     ):
         fulcrum.train(PLAN, task, model=Normed, training=LocalTraining(learning_rate=0.1, batch=1))
 

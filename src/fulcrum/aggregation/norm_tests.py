@@ -6,8 +6,8 @@
 >>> low < high < largest_sum(sample, [0, 1], 1_000)
 True
 
-A release is a signal of norm at most B, weight times C, plus noise of width s in d coordinates. The norm of the noise
-is s times a chi variable with d degrees of freedom.
+A release is a signal of norm at most B, weight times C for each unit of privacy of the silo, plus noise of width s in d
+coordinates. The norm of the noise is s times a chi variable with d degrees of freedom.
 
 - Upper bound: the triangle inequality adds B to the norm of the noise.
 - Lower bound: for every signal, the norm of signal plus Gaussian noise is stochastically at least the norm of the noise
@@ -54,12 +54,16 @@ def largest_sum(plan: VerifiedPlan, silos: Sequence[int], parameters: int) -> fl
         silos: The indices of the silos in the sum.
         parameters: The number of coordinates, d.
     """
-    norms = _signals(plan, silos) + _widths(plan, silos) * _chi_bounds(parameters)[1] + _slack(plan, parameters)
+    norms = (
+        _signals(plan, silos) * plan.largest_sums[silos]
+        + _widths(plan, silos) * _chi_bounds(parameters)[1]
+        + _slack(plan, parameters)
+    )
     return math.fsum(norms.tolist()) * (1 + _TOLERANCE)
 
 
 def _signals(plan: VerifiedPlan, silos: Sequence[int]) -> FloatArray:
-    """Returns the largest norm of the clipped and weighted update, by silo."""
+    """Returns the largest norm of the clipped and weighted update of one unit of privacy, by silo."""
     steps = plan.lattice_steps
     step = 1.0 if steps is None else steps[plan.federation.innermost.parent_of[silos]]
     return np.asarray(plan.weights[silos] * plan.clip_norm / step)

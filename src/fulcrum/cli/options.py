@@ -17,6 +17,7 @@ from fulcrum.views.terminal.screen import Format
 
 INPUT = Group("Input", sort_key=1)
 TARGET = Group("Target", sort_key=2)
+UNIT = Group("Unit of privacy", sort_key=2.5)
 NOISE = Group("Noise", sort_key=3)
 WEIGHTS_AND_SERVER = Group("Weights and server", sort_key=4)
 OBSERVERS = Group("Observers", sort_key=5)
@@ -29,6 +30,15 @@ OUTPUT = Group("Output", sort_key=10)
 
 _GROUPS = {
     TARGET: ("rounds", "epsilon", "delta", "accountant", "information", "floor", "bound", "budget"),
+    UNIT: (
+        "unit",
+        "unit_name",
+        "neighbours",
+        "silos_per_person",
+        "persons_per_silo",
+        "silo_clip",
+        "silo_epsilon",
+    ),
     NOISE: ("allocation", "injection", "seed"),
     WEIGHTS_AND_SERVER: ("recipe", "weights", "clip_norm", "server", "shrink", "least_influence", "parameters"),
     OBSERVERS: ("colluders", "dropouts", "aggregation"),

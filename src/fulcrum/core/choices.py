@@ -34,6 +34,14 @@ AggregationName: TypeAlias = Literal["trusted", "masked"]
 AGGREGATIONS: tuple[AggregationName, ...] = get_args(AggregationName)
 """The way of making sums: by trusted aggregators, which see single updates, or masked, so the server sees sums."""
 
+UnitName: TypeAlias = Literal["silo", "person", "record"]
+UNITS: tuple[UnitName, ...] = get_args(UnitName)
+"""The unit of privacy: a silo's whole dataset, all records of a person, or a single record."""
+
+Neighbours: TypeAlias = Literal["replace", "add-remove"]
+NEIGHBOURS: tuple[Neighbours, ...] = get_args(Neighbours)
+"""The change between neighbouring federations: the data of one unit are replaced, or come or go."""
+
 SERVER_NAME = r"^[a-z][a-z0-9-]{0,31}\Z"
 ServerName: TypeAlias = Annotated[str, Meta(pattern=SERVER_NAME)]
 """The name of the server's rule in `fulcrum.rules.rule_registry`. Silos need no registry: a rule is post-processing.

@@ -79,7 +79,10 @@ class Topology:
         sizes_known: True if sizes were given, and so are public.
         declared_weights: The weights that the federation declares, scaled to the sum 1.
         chosen_weights: The weights that a plan chooses; not part of the digest.
-        weights: The aggregation weight of every silo: the chosen, else the declared, else `sizes / sizes.sum()`.
+        persons: By silo, the declared number of persons, if a plan protects persons; None if a plan protects silos. Not
+            part of the digest.
+        weights: The weight of every silo's update in a sum: the chosen, else the declared, else `sizes / sizes.sum()`.
+            If a plan protects persons, the weight of the gradient of one person of the silo.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Topology:
     sizes_known: bool = True
     declared_weights: FloatArray | None = field(default=None, repr=False)
     chosen_weights: FloatArray | None = field(default=None, repr=False)
+    persons: FloatArray | None = field(default=None, repr=False)
     weights: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -134,7 +138,7 @@ class Topology:
             object.__setattr__(self, "declared_weights", self._checked_declaration(self.declared_weights))
         object.__setattr__(self, "weights", self._checked_weights())
         codes = [tier.parent_of for tier in (*self.tiers, self.group) if tier is not None]
-        weights = self.weights, self.declared_weights
+        weights = self.weights, self.declared_weights, self.persons
         # Read-only: a federation that was verified for a plan must not change afterwards.
         for array in (self.sizes, *weights, self.preferences, self.declared_names, *codes):
             if array is not None:
@@ -169,6 +173,15 @@ class Topology:
     def with_weights(self, weights: FloatArray) -> Self:
         """Returns the same federation with the given weights of silos, which add up to 1."""
         return replace(self, chosen_weights=read_only(np.array(weights, dtype=np.float64)))
+
+    @property
+    def shares(self) -> FloatArray:
+        """The share of every silo in the sum of all silos; the shares add up to 1.
+
+        A share is the weight of the silo or, if a plan protects persons, the weight of one person times the declared
+        number of persons.
+        """
+        return self.weights if self.persons is None else np.asarray(self.weights * self.persons)
 
     @property
     def silo_names(self) -> NameArray:

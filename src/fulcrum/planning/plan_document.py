@@ -61,6 +61,7 @@ def document_of(plan: PlanFigures) -> PlanFile:
             epsilon_above_mean=epsilon_entry(float(plan.epsilon_above.mean())),
             epsilon_inside_worst=epsilon_entry(float(plan.epsilon_inside.max())),
             epsilon_inside_mean=epsilon_entry(float(plan.epsilon_inside.mean())),
+            **{name: epsilon_entry(epsilon) for name, epsilon in plan.person_epsilons.items()},
         ),
         tiers={tier.name: _node_entries(plan, depth) for depth, tier in enumerate(federation.tiers)},
         silos=_silo_entries(plan),
@@ -96,6 +97,7 @@ def guarantee_of(plan: PlanFigures) -> Guarantee:
         complete_tier=plan.outermost_complete_tier,
         less_spent_outside=_less_spent_outside(plan),
         unit=plan.unit,
+        persons={name: epsilon_entry(epsilon) for name, epsilon in plan.person_epsilons.items()},
     )
 
 
@@ -145,6 +147,12 @@ def _beyond_the_paper(plan: PlanFigures) -> dict[str, Any]:
         "aggregation": plan.aggregation,
         "absent_regions": plan.absent_regions,
         "unit": plan.unit.name,
+        "neighbours": plan.unit.neighbours,
+        "silos_per_person": plan.unit.silos_per_person,
+        "unit_name": plan.unit.label,
+        "persons_per_silo": plan.persons_per_silo,
+        "silo_clip": plan.silo_clip,
+        "silo_epsilon": plan.silo_epsilon,
     }
     # msgspec omits a default only if the value is the same object, and a computed float never is.
     usual = {field.name: field.default for field in msgspec.structs.fields(PlanSettings)}

@@ -8,18 +8,20 @@
 Figures are functions of the data and are cached. No figure solves for an allocation, prints or writes.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
 
-from fulcrum.arrays import FloatArray, read_only
+from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.choices import BY_SILO
 from fulcrum.core.plan import figures
 from fulcrum.core.plan.plan_data import PlanData
-from fulcrum.core.remaining_noise import sum_by
+from fulcrum.core.privacy_unit import ratio_of_conventions, whole_silo_ratio
+from fulcrum.core.remaining_noise import largest_by, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import PlanError
 from fulcrum.planning.server_settings import requirement_of, server_rule_of
@@ -58,6 +60,9 @@ class PlanFigures(PlanData):
             reserve=self.reserve,
             spent=self.spent,
             unit=self.unit,
+            persons_per_silo=self.persons_per_silo,
+            silo_clip=self.silo_clip,
+            silo_epsilon=self.silo_epsilon,
         )
 
     @cached_property
@@ -83,9 +88,10 @@ class PlanFigures(PlanData):
         by size.
         """
         factors = self.server_rule.region_factors()
+        shares = self.federation.shares
         if factors is None:
-            return self.weights
-        return read_only(self.weights * factors[self.federation.innermost.parent_of])  # type: ignore[no-any-return]
+            return shares
+        return read_only(shares * factors[self.federation.innermost.parent_of])  # type: ignore[no-any-return]
 
     def node_influence(self, tier: str) -> FloatArray:
         """Returns the share of each node of a tier in the model; see `influence`."""
@@ -174,7 +180,8 @@ class PlanFigures(PlanData):
     def _shift(self, tier: str | None, *, colluders: int | None = None, dropouts: int | None = None) -> FloatArray:
         """Returns mu by silo, over all rounds and the earlier spending."""
         multiplier = self.effective_multiplier(tier, colluders=colluders, dropouts=dropouts)
-        shift = shift_of(multiplier, rounds=self.rounds, unit=self.unit)
+        kappa = figures.sensitivity(self, tier)
+        shift = shift_of(multiplier / (kappa / self.unit.sensitivity), rounds=self.rounds, unit=self.unit)
         before = self.spent.get(self.federation.innermost.name if tier is None else tier)
         return np.asarray(shift if before is None else np.sqrt(shift**2 + before))
 
@@ -202,6 +209,39 @@ class PlanFigures(PlanData):
         one silo of the region; of each region, if all silos are masked as one group.
         """
         return read_only(self.epsilon(SILO))  # type: ignore[no-any-return]
+
+    @cached_property
+    def person_epsilons(self) -> dict[str, float]:
+        """The further worst epsilons of a plan for persons, by field of `PlanSummary`; empty if silos are protected.
+
+        Above and inside in the second convention of neighbours, above for a person with records in two silos (where the
+        plan provides for one silo), and above for a silo as a whole.
+        """
+        if not self.unit.is_within_silo:
+            return {}
+        inner, ratio = self.federation.innermost.name, ratio_of_conventions(self.unit)
+        nothing = np.zeros(len(self.federation))
+
+        def other(tier: str) -> float:
+            past = self.spent.get(tier, nothing)
+            shift = np.sqrt(np.maximum(self._shift(tier) ** 2 - past, 0.0))
+            return float(np.hypot(ratio * shift, max(1.0, ratio) * np.sqrt(past)).max())
+
+        shift, past = self._shift(inner), self.spent.get(inner, nothing)
+        own = shift * self.unit.sensitivity / figures.sensitivity(self, inner)
+        whole = math.inf if past.any() else float((own * self.largest_sums).max()) * whole_silo_ratio(self.unit)
+        worst = {
+            "other_neighbours_above": other(inner),
+            "other_neighbours_inside": other(SILO),
+            "whole_silo_above": whole,
+        }
+        if self.unit.silos_per_person == 1 and len(self.federation) > 1:
+            node_of = self.federation.membership(figures.observed_tier(self, inner))
+            worst["two_silos_above"] = _largest_pair(shift, np.zeros_like(node_of) if past.any() else node_of)
+        delta = self.target.accounted_delta
+        return {
+            name: float(epsilon_of_shift(mu, delta=delta, accountant=self.accountant)) for name, mu in worst.items()
+        }
 
     @cached_property
     def mechanism_information(self) -> FloatArray:
@@ -235,7 +275,7 @@ class PlanFigures(PlanData):
         rule, inner = self.server_rule, self.federation.innermost
         if rule.region_factors() is None:
             return self.noise_budget * rule.noise_factor()
-        scale = self.node_influence(inner.name) / sum_by(inner.parent_of, self.weights, len(inner.nodes))
+        scale = self.node_influence(inner.name) / sum_by(inner.parent_of, self.federation.shares, len(inner.nodes))
         return float((scale**2 * self.node_noise(inner.name)).sum()) * rule.noise_factor()
 
     @cached_property
@@ -282,19 +322,29 @@ class PlanFigures(PlanData):
 
     def lattice_width(self, silo: int) -> float:
         """Returns the width of a silo's noise in lattice steps; deployment alone has a lattice."""
-        return float(self.noise_multiplier[silo] * self.lattice_signal(silo))
+        return float(self.noise_multiplier[silo] * self.lattice_signal(silo) / self.largest_sums[silo])
 
     def lattice_signal(self, silo: int) -> float:
-        """Returns the largest coordinate of a silo's clipped, weighted update, w C, in lattice steps."""
+        """Returns the largest coordinate of a silo's clipped, weighted update, in lattice steps: w C for one unit."""
         if self.lattice_steps is None:
             raise PlanError("plan.lattice-missing")
         step = float(self.lattice_steps[self.federation.innermost.parent_of[silo]])
-        return float(self.federation.weights[silo] * self.clip_norm / step)
+        return float(self.federation.weights[silo] * self.clip_norm / step * self.largest_sums[silo])
 
     def node_noise(self, tier: str) -> FloatArray:
         """Returns S by node of a tier: the noise variance in each sum of the tier, in units of C²."""
         federation = self.federation
         return sum_by(federation.membership(tier), self.noise_variance, federation.node_count(tier))
+
+
+def _largest_pair(shift: FloatArray, node_of: IntArray) -> float:
+    """Returns the largest mu of a person in two silos: changes add up in one sum, their squares in two sums."""
+    order = np.lexsort((-shift, node_of))
+    node, sorted_shift = node_of[order], shift[order]
+    together = np.where(node[1:] == node[:-1], sorted_shift[1:] + sorted_shift[:-1], 0.0)
+    largest = np.sort(largest_by(node_of, shift, int(node_of.max()) + 1))[-2:]
+    apart = float(np.hypot(*largest)) if len(largest) == 2 else 0.0
+    return max(float(together.max()), apart)
 
 
 _Plan = TypeVar("_Plan", bound=PlanFigures)

@@ -32,7 +32,7 @@ from fulcrum.core.choices import (
 from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
 from fulcrum.core.plan.plan_file import key_bytes
-from fulcrum.core.privacy_unit import SILO_UNIT
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
@@ -54,6 +54,7 @@ from fulcrum.rules.rule_registry import rule_named
 
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
+_MOST_PERSONS = 1e12
 _MOST_RESERVE = 0.01  # of delta, for lattice noise; a delta that can pay more is no promise
 
 
@@ -105,8 +106,8 @@ class Past:
 def plan(federation: Any, settings: Settings) -> Plan:
     """Returns the plan that gives every silo the promised guarantee.
 
-    Neighbouring federations differ in one silo's whole dataset; the sensitivity of a clipped update is 2C. Calibrated
-    noise never overspends: no silo's epsilon exceeds its target.
+    Neighbouring federations differ in the unit of privacy: by default in one silo's whole dataset, and the sensitivity
+    of a clipped update is 2C. Calibrated noise never overspends: no epsilon exceeds its target.
 
     Args:
         federation: A `Federation`, or any value that `read_federation` takes.
@@ -141,6 +142,16 @@ def plan(federation: Any, settings: Settings) -> Plan:
         colluders=colluders,
         dropouts=dropouts,
         aggregation=settings.aggregation,
+        unit=PrivacyUnit(
+            name=settings.unit,
+            neighbours=settings.neighbours,
+            silos_per_person=settings.silos_per_person,
+            label=settings.unit_name,
+            is_cut=settings.purpose == "deployment" and settings.unit != "silo",
+        ),
+        persons_per_silo=settings.persons_per_silo,
+        silo_clip=settings.silo_clip,
+        silo_epsilon=settings.silo_epsilon,
     )
     return make_plan(federation, target, execution)
 
@@ -179,8 +190,11 @@ def make_plan(federation: Topology, target: Target, execution: Execution, past: 
     """
     past = past or Past()
     _check_execution(execution, target.parameters)
+    federation = replace(federation, persons=_declared_persons(federation, target))
+    is_cut = execution.purpose == "deployment" and target.unit.is_within_silo
     whole = replace(
         target,
+        unit=replace(target.unit, is_cut=is_cut),
         epsilon=stored_epsilon(federation, target.epsilon, target.aggregation),
         spent=_spent_everywhere(federation, past.spent),
         reserve=past.reserve,
@@ -231,7 +245,7 @@ def variant(
 
 
 def _weights_by_silo(plan: Plan) -> dict[str, float]:
-    return dict(zip(plan.federation.silo_names.tolist(), plan.weights.tolist(), strict=True))
+    return dict(zip(plan.federation.silo_names.tolist(), plan.federation.shares.tolist(), strict=True))
 
 
 def _allocate_plan(federation: Topology, target: Target, execution: Execution, past: Past) -> Plan:
@@ -269,6 +283,9 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         parameters=target.parameters,
         spent=target.spent,
         unit=target.unit,
+        persons_per_silo=target.persons_per_silo,
+        silo_clip=target.silo_clip,
+        silo_epsilon=target.silo_epsilon,
         allocation=rule if isinstance(rule, str) else getattr(rule, "__name__", "custom"),
         noise_multiplier=own,
         aggregator_noise_multiplier=injected,
@@ -287,6 +304,33 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         moved=dict(past.moved),
         keys=dict(execution.keys),
     )
+
+
+def _declared_persons(federation: Topology, target: Target) -> FloatArray | None:
+    """Returns by silo the declared number of persons, a public figure; None if silos are protected.
+
+    Raises:
+        ParameterError: No number is declared, two numbers are declared, or a number is out of its range.
+    """
+    declared, most = target.persons_per_silo, target.silo_clip
+    if not target.unit.is_within_silo:
+        if declared is not None or most is not None or target.silo_epsilon is not None:
+            raise ParameterError("unit.silo-alone", unit=target.unit.name)
+        return None
+    for name, value in (("persons_per_silo", declared), ("silo_clip", most)):
+        number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+        if value is not None and not (number and 1 <= value <= _MOST_PERSONS):
+            raise ParameterError("unit.persons-range", name=name, value=value, most=_MOST_PERSONS)
+    if federation.sizes_known == (declared is not None):
+        raise ParameterError(
+            "unit.persons-twice" if federation.sizes_known else "unit.persons-missing", unit=target.unit.noun
+        )
+    if declared is not None:
+        return np.full(len(federation), float(declared))
+    if federation.sizes.min() < 1:
+        silo = federation.silo_name(int(np.argmin(federation.sizes)))
+        raise ParameterError("unit.persons-below-one", silo=silo, persons=float(federation.sizes.min()))
+    return federation.sizes
 
 
 def _goes_on_without_regions(target: Target, execution: Execution) -> bool:
@@ -313,8 +357,10 @@ def _check_target(federation: Topology, target: Target, injection: str) -> None:
         raise ParameterError("plan.spent-without-epsilon")
     if injection == "aggregator" and SILO in target.epsilon:
         raise UnreachableTargetError("plan.updates-bare", observer=inside_observer(federation, target.aggregation))
-    if target.unit != SILO_UNIT and (target.information is not None or target.floor is not None):
-        raise ParameterError("plan.unit-unsupported")
+    if target.unit.is_within_silo and (target.information is not None or target.floor is not None):
+        raise ParameterError("plan.unit-unsupported", unit=target.unit.name)
+    if target.unit.is_within_silo and injection == "aggregator":
+        raise ParameterError("plan.unit-injection", unit=target.unit.name)
     if target.budget is not None and (target.epsilon or target.information is not None):
         raise ParameterError("plan.budget-with-target")
     if target.budget is None and not target.epsilon and target.information is None:

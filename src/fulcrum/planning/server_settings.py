@@ -51,9 +51,9 @@ class FactsOfPlan:
 
     @property
     def weight(self) -> FloatArray:
-        """The sum of the weights of each region's silos."""
+        """The sum of the shares of each region's silos."""
         inner = self.plan.federation.innermost
-        return read_only(sum_by(inner.parent_of, self.plan.weights, len(inner.nodes)))  # type: ignore[no-any-return]
+        return read_only(sum_by(inner.parent_of, self.plan.federation.shares, len(inner.nodes)))  # type: ignore[no-any-return]
 
     @property
     def variance(self) -> FloatArray:

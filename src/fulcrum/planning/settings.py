@@ -27,7 +27,17 @@ from typing import (
 
 from msgspec import Meta
 
-from fulcrum.core.choices import Accountant, AggregationName, Bound, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.choices import (
+    Accountant,
+    AggregationName,
+    Bound,
+    Injection,
+    Neighbours,
+    Purpose,
+    ServerName,
+    Shrink,
+    UnitName,
+)
 
 if TYPE_CHECKING:  # commands that list options wait for no solver
     from fulcrum.planning.targets import Floor
@@ -82,6 +92,16 @@ class Settings:
         aggregation: "trusted", or "masked" if the server gets masked sums alone (regional sums, or the sum of the
             federation if the federation alone has a target); a sum of one silo is the update of the silo. The observer
             "server+silo" is then the server together with `colluders` silos of each region, at least one.
+        unit: The unit of privacy: "silo", a silo's whole dataset; "person", all records of a person; or "record". With
+            "person" and "record" every silo clips the gradient of each person at `clip_norm` and sends the sum.
+        neighbours: For the units "person" and "record": "replace", or "add-remove" if a person comes or goes. Plans
+            state epsilon in both conventions; this convention is the one of the targets.
+        silos_per_person: The largest number of silos that hold records of one person, over all rounds and plans.
+        persons_per_silo: The declared number of persons of each silo, where the federation declares no sizes.
+        silo_clip: The largest sum of a silo's clipped gradients, in clip norms; by default the declared number of
+            persons.
+        silo_epsilon: A second target, for a silo as a whole, against an observer of the innermost tier.
+        unit_name: The word for a person in all sentences, such as "patient".
         purpose: "research", or "deployment", which needs `parameters` and accounts for lattice noise.
         keys: Public keys by silo and region name, for the plan to carry.
         seed: For "misallocated".
@@ -212,6 +232,47 @@ class Settings:
             "server gets sums of masked releases alone."
         ),
     ] = "trusted"
+    unit: Annotated[
+        UnitName,
+        Meta(
+            description="Unit of privacy: silo, a silo's whole dataset; person, all records of one person; or record, "
+            "a single record."
+        ),
+    ] = "silo"
+    neighbours: Annotated[
+        Neighbours,
+        Meta(
+            description="Change between neighbouring federations for the units person and record: replace one person "
+            "by another, or add-remove, so that one person comes or goes."
+        ),
+    ] = "replace"
+    silos_per_person: Annotated[
+        int, Meta(description="Largest number of silos that hold records of one person, over all rounds and plans.")
+    ] = 1
+    persons_per_silo: Annotated[
+        float | None,
+        Meta(
+            description="Declared number of persons of each silo, for a federation without sizes and the units person "
+            "and record. Default: the sizes of the federation."
+        ),
+    ] = None
+    silo_clip: Annotated[
+        float | None,
+        Meta(
+            description="Largest sum of the clipped gradients of a silo, as a number of persons. Default: the declared "
+            "number of persons."
+        ),
+    ] = None
+    silo_epsilon: Annotated[
+        float | None,
+        Meta(
+            description="Second target epsilon, for a silo as a whole, against an observer of the innermost tier; for "
+            "the units person and record. Default: none."
+        ),
+    ] = None
+    unit_name: Annotated[
+        str, Meta(description="Word for a person in every sentence, such as patient. Default: the name of the unit.")
+    ] = ""
     seed: Annotated[int, Meta(description="Seed of the allocation `misallocated`; no other allocation has one.")] = 0
     purpose: Annotated[
         Purpose,

@@ -21,7 +21,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.core.choices import Accountant, AggregationName, Bound
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
-from fulcrum.core.topology import Topology
+from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
 from fulcrum.planning.inside_observer import observer_names, stored_epsilon
 from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate, noise_variance
@@ -61,6 +61,9 @@ class Target:
         reserve: The cost of the lattice sampler in delta; accountants get the rest.
         spent: By tier, the squared shift (mu²) that each silo has spent before; the promise includes the spending.
         unit: The unit of privacy.
+        persons_per_silo: The declared number of persons of each silo, where the federation declares no sizes.
+        silo_clip: The largest sum of a silo's clipped gradients, in clip norms; None: the declared number of persons.
+        silo_epsilon: If persons are protected, the target for a silo as a whole, for the innermost tier.
     """
 
     rounds: int
@@ -79,6 +82,9 @@ class Target:
     reserve: float = 0.0
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
     unit: PrivacyUnit = SILO_UNIT
+    persons_per_silo: float | None = None
+    silo_clip: float | None = None
+    silo_epsilon: float | None = None
 
     @property
     def accounted_delta(self) -> float:
@@ -108,8 +114,10 @@ class Target:
             tightened.append(self._multiplier_for_epsilon(federation, inner, declared))
         if self.information is not None:
             tightened.append(self._multiplier_for_information(federation))
+        if self.silo_epsilon is not None:
+            tightened.append(self._multiplier_for_whole_silos(federation))
         if least is not None:
-            tightened.append(least)
+            tightened.append(least * self._factor(federation, inner))
         if inner in required or len(tightened) > 1:
             combined = tightened[0]
             for other in tightened[1:]:
@@ -153,9 +161,9 @@ class Target:
         self, federation: Topology, tier: str, epsilon: float | FloatArray
     ) -> float | FloatArray:
         """Returns the effective multiplier at which the rounds to come and the earlier spending keep to an epsilon."""
-        required = noise_for(epsilon, **self._accounting)
+        required, factor = noise_for(epsilon, **self._accounting), self._factor(federation, tier)
         if tier not in self.spent:
-            return required
+            return required * factor
         with np.errstate(divide="ignore"):
             allowed = self.unit.sensitivity**2 * self.rounds / np.asarray(required) ** 2
         left = allowed - self.spent[tier]  # mu² adds up over releases
@@ -163,7 +171,34 @@ class Target:
         if short.any():
             name = federation.silo_name(int(np.argmax(short)))
             raise UnreachableTargetError("target.budget-spent", silo=name, tier=tier)
-        return self.unit.sensitivity * math.sqrt(self.rounds) / np.sqrt(left)
+        return np.asarray(self.unit.sensitivity * math.sqrt(self.rounds) / np.sqrt(left) * factor)
+
+    def _factor(self, federation: Topology, tier: str) -> float | FloatArray:
+        """Returns the factor on multipliers for persons with records in several silos, for all silos or by silo."""
+        if self.unit.silos_per_person == 1:
+            return 1.0
+        if self.aggregation == "masked" and tier == SILO:  # the observer inside sees the sum of the masked group
+            whole = set(self.epsilon) - {SILO} == {ROOT} and federation.preferences is None
+            tier = ROOT if whole and self.silo_epsilon is None else federation.innermost.name
+        node_of = federation.membership(tier)
+        # The last bits of product and quotient may fall on the wrong side: a target is never overspent.
+        return np.asarray(self.unit.factors(np.bincount(node_of))[node_of] * (1 + 2.0**-48))
+
+    def _multiplier_for_whole_silos(self, federation: Topology) -> FloatArray:
+        """Returns by silo the effective multiplier at which a silo as a whole keeps to its target.
+
+        A silo's sum is at most its largest sum long, so replacing all data of the silo moves the sum by at most twice
+        the largest sum.
+        """
+        if not isinstance(self.silo_epsilon, (int, float, np.number)) or not 0 < self.silo_epsilon < math.inf:
+            raise ParameterError("target.silo-epsilon-range", epsilon=self.silo_epsilon)
+        if federation.persons is None:
+            raise ParameterError("unit.silo-alone", unit="silo")
+        if self.spent:
+            raise ParameterError("target.silo-epsilon-with-past")
+        largest = federation.persons if self.silo_clip is None else np.minimum(federation.persons, self.silo_clip)
+        required = noise_for(self.silo_epsilon, **(self._accounting | {"unit": SILO_UNIT}))
+        return np.asarray(required * largest * (1 + 2.0**-48))
 
     def _multiplier_for_information(self, federation: Topology) -> float | FloatArray:
         bound = self.information

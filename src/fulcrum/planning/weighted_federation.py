@@ -47,16 +47,26 @@ def choose_weights(
     proportions. The server rule "random-effects" mixes by itself.
     """
     federation = replace(federation, chosen_weights=None)
-    if rule == "sizes" and federation.sizes_known and federation.declared_weights is None:
+    if (
+        rule == "sizes"
+        and federation.sizes_known
+        and federation.declared_weights is None
+        and federation.persons is None
+    ):
         return WeightedFederation(federation=federation)
     above = requirement.by_observer(federation)[0]
     weights = weights_by(rule, federation, above.multiplier, excluded_silos=above.excluded_silos)
     if server == "random-effects":
-        return WeightedFederation(federation=federation.with_weights(weights))
+        return WeightedFederation(federation=_with_shares(federation, weights))
     inner, shares = federation.innermost, region_shares(federation)
     counted = sum_by(inner.parent_of, weights, len(inner.nodes))
     mix = float(mixing_share(counted, shares, least_influence))
     if not mix:
-        return WeightedFederation(federation=federation.with_weights(weights))
+        return WeightedFederation(federation=_with_shares(federation, weights))
     raised = weights * (mix_shares(counted, shares, mix) / counted)[inner.parent_of]
-    return WeightedFederation(federation=federation.with_weights(raised), mix=mix, by_rule=read_only(counted))
+    return WeightedFederation(federation=_with_shares(federation, raised), mix=mix, by_rule=read_only(counted))
+
+
+def _with_shares(federation: Topology, shares: FloatArray) -> Topology:
+    """Returns the federation in which every silo has its share: weights of silos, or of each of a silo's persons."""
+    return federation.with_weights(shares if federation.persons is None else shares / federation.persons)

@@ -249,7 +249,7 @@ class Coordinator:
             members = members_of(plan, region)
             if region in sums and len(sums[region].members) < len(members):
                 rows = [members[silo] for silo in sums[region].members]
-                weight[place] = math.fsum(plan.weights[rows].tolist())
+                weight[place] = math.fsum(plan.federation.shares[rows].tolist())
                 variance[place] = math.fsum(plan.noise_variance[rows].tolist()) * plan.clip_norm**2
         zeros = np.broadcast_to(0.0, parameters)
         return RoundSums(

@@ -74,6 +74,13 @@ def _planning_command(plan: Plan) -> str:
         "least-influence": plan.least_influence or None,
         "injection": plan.injection,
         "aggregation": plan.aggregation,
+        "unit": plan.unit.name,
+        "unit-name": plan.unit.label or None,
+        "neighbours": plan.unit.neighbours,
+        "silos-per-person": plan.unit.silos_per_person,
+        "persons-per-silo": plan.persons_per_silo,
+        "silo-clip": plan.silo_clip,
+        "silo-epsilon": plan.silo_epsilon,
         "seed": plan.seed or None,
         "purpose": plan.purpose,
     }
@@ -86,6 +93,9 @@ def _planning_command(plan: Plan) -> str:
         "server": parts.server,
         "injection": "silo",
         "aggregation": "trusted",
+        "unit": "silo",
+        "neighbours": "replace",
+        "silos-per-person": 1,
         "purpose": "research",
     }
     words = [

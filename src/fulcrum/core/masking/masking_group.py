@@ -177,7 +177,8 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
     index = {silo: place for place, silo in enumerate(plan.federation.silo_names.tolist())}
     signal = plan.federation.weights * plan.clip_norm / own_step
     # An upper bound, not a typical size: a sum that wraps modulo 2^bits would be a wrong sum without an error.
-    reach = np.ceil(signal * (1 + FARTHEST_DRAW * plan.noise_multiplier) * (1 + _TOLERANCE)) + 1
+    widest = plan.largest_sums + FARTHEST_DRAW * plan.noise_multiplier
+    reach = np.ceil(signal * widest * (1 + _TOLERANCE)) + 1
     largest = {silo: float(reach[index[silo]]) for silo in regions}
     return Group(
         plan_digest=plan.digest,

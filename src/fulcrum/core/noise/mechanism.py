@@ -12,7 +12,7 @@ deployment. Engines that train many silos in a single array use the factors of `
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -53,6 +53,15 @@ class Mechanism(Protocol):
     def perturb(self, clipped: FloatArray) -> Values:
         """Returns any number of coordinates of a clipped update, weighted and with noise."""
 
+    def zeros(self, parameters: int) -> Values:
+        """Returns an empty sum of clipped rows."""
+
+    def add(self, total: Values, clipped: FloatArray) -> None:
+        """Adds a clipped row to a sum, in place."""
+
+    def perturb_sum(self, total: Values) -> Values:
+        """Returns a sum of clipped rows, scaled down to the largest sum, weighted and with noise."""
+
 
 def apply_mechanism(
     mechanism: Mechanism, update: FloatArray, *, on_diverged: Callable[[], object] | None = None
@@ -76,6 +85,45 @@ def apply_mechanism(
     return mechanism.perturb(clipped)
 
 
+def apply_by_person(
+    mechanism: Mechanism,
+    gradients: Iterable[FloatArray],
+    parameters: int,
+    *,
+    on_diverged: Callable[[], object] | None = None,
+) -> Values:
+    """Returns the sum of a silo's gradients, one row for each person, as the sum may leave its silo.
+
+    Neighbouring relation: the rows of one person are replaced, or come or go; every other row stays. Guarantees:
+
+    - every row is clipped at C by itself, so one person moves the sum by at most kappa times weight times C;
+    - a row that is not finite counts as zero for its person alone. To zero the whole sum would let one person move the
+      sum by the rows of all others;
+    - on a lattice every row is cut to integers before the sum. To cut the sum instead would add up to sqrt(d) steps to
+      the change of one person;
+    - the sum is scaled down to the largest sum of the plan, a projection, which lengthens no difference. On a lattice
+      the scaled sum is cut again, and the unit's sensitivity contains the at most sqrt(d) steps of this cut;
+    - a silo without persons releases noise.
+
+    Args:
+        mechanism: Clip, weight, largest sum and noise.
+        gradients: The rows: flat arrays of d coordinates, or matrices of several rows. Rows are read once.
+        parameters: d.
+        on_diverged: Called for every row that is not finite.
+    """
+    total = mechanism.zeros(parameters)
+    for block in gradients:
+        for row in np.atleast_2d(block):
+            try:
+                clipped = clip(np.asarray(row, dtype=np.float64), mechanism.clip_norm, mechanism.clip_share)
+            except DivergedUpdateError:
+                if on_diverged is not None:
+                    on_diverged()
+                continue
+            mechanism.add(total, clipped)
+    return mechanism.perturb_sum(total)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianMechanism:
     """Gaussian noise in floating point, for research.
@@ -86,6 +134,7 @@ class GaussianMechanism:
         weight: The weight of the silo in the sum.
         noise_multiplier: The standard deviation of the noise over C, before the weight.
         draw: A function that returns standard normal draws of a shape.
+        largest_sum: The largest norm of a sum of clipped rows, in clip norms.
     """
 
     clip_norm: float
@@ -93,12 +142,25 @@ class GaussianMechanism:
     weight: float
     noise_multiplier: float
     draw: Callable[[tuple[int, ...]], FloatArray]
+    largest_sum: float = 1.0
 
     def perturb(self, clipped: FloatArray) -> FloatArray:
         """Returns coordinates of a clipped update, weighted and with noise."""
         # Without noise C may be infinite, and infinity times 0 would be NaN.
         scale = self.noise_multiplier * self.clip_norm if self.noise_multiplier else 0.0
         return np.asarray(self.weight * (clipped + scale * self.draw(clipped.shape)))
+
+    def zeros(self, parameters: int) -> FloatArray:
+        """Returns an empty sum of clipped rows."""
+        return np.zeros(parameters)
+
+    def add(self, total: FloatArray, clipped: FloatArray) -> None:
+        """Adds a clipped row to a sum, in place."""
+        total += clipped
+
+    def perturb_sum(self, total: FloatArray) -> FloatArray:
+        """Returns a sum of clipped rows, scaled down to the largest sum, weighted and with noise."""
+        return self.perturb(clip(total, self.largest_sum * self.clip_norm))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +175,7 @@ class LatticeMechanism:
         step: The lattice step.
         width: The width of the noise, in steps.
         noise: The source of the integers.
+        largest_sum: The largest norm of a sum of clipped rows, in clip norms.
     """
 
     parameters: int
@@ -122,21 +185,40 @@ class LatticeMechanism:
     step: float
     width: float
     noise: SecureNoise = field(default_factory=SecureNoise)
+    largest_sum: float = 1.0
 
     def perturb(self, clipped: FloatArray) -> npt.NDArray[np.int64]:
         """Returns coordinates of a clipped update, weighted and with noise, as integers of the lattice."""
+        values = self.noise.integers(width=self.width, count=clipped.size)
+        self.add(values, clipped)
+        return values
+
+    def zeros(self, parameters: int) -> npt.NDArray[np.int64]:
+        """Returns an empty sum of clipped rows, as integers of the lattice."""
+        return np.zeros(parameters, dtype=np.int64)
+
+    def add(self, total: npt.NDArray[np.int64], clipped: FloatArray) -> None:
+        """Adds a clipped row to a sum, in place: weighted, and cut to the lattice by itself."""
         # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. Rounding to nearest could
         # exceed the sensitivity. The rounding errors of the norm of d coordinates and of the scaling are subtracted
         # first: on a lattice much finer than the silo's weight, cutting alone removes less than the rounding errors.
         rounding = (self.parameters + 8) * 2.0**-52
         factor = self.weight / self.step * (1 - rounding)
-        values = self.noise.integers(width=self.width, count=clipped.size)
         with np.errstate(all="ignore"):
             for start in range(0, clipped.size, _CHUNK):
                 part = slice(start, start + _CHUNK)
                 # No overflow for any update: a plan for which a release might not fit is refused (`check_fits`).
-                values[part] += np.trunc(clipped[part] * factor).astype(np.int64)
-        return values
+                total[part] += np.trunc(clipped[part] * factor).astype(np.int64)
+
+    def perturb_sum(self, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns a sum of clipped rows, scaled down to the largest sum and cut again, with noise."""
+        largest = self.largest_sum * self.weight * self.clip_norm / self.step
+        size = float(np.linalg.norm(total.astype(np.float64)))
+        if size > largest:
+            # The rounding errors of norm and product are subtracted, as in `add`.
+            factor = largest / size * (1 - (self.parameters + 8) * 2.0**-52)
+            total = np.trunc(total * factor).astype(np.int64)
+        return total + self.noise.integers(width=self.width, count=total.size)
 
 
 def batch_factors(

@@ -47,6 +47,31 @@ def outermost_complete_tier(plan: PlanData) -> str:
     return max([federation.innermost.name, *plan.epsilon_target], key=federation.tier_names.index)
 
 
+def observed_tier(plan: PlanData, tier: str | None = None) -> str:
+    """Returns the tier whose noise an observer of `tier` meets.
+
+    - The observer inside a masked region sees the sum of the masked group.
+    - With silos masked as one group an observer at every tier above the silos sees the global sum alone.
+    - An observer further out than the complete sums is counted as an observer of the outermost complete tier.
+    """
+    tier = plan.federation.innermost.name if tier is None else tier
+    if tier == SILO:
+        return group_tier(plan) if plan.aggregation == "masked" else SILO
+    if is_one_group(plan):  # no observer sees a sum further in
+        return ROOT
+    return min(tier, outermost_complete_tier(plan), key=plan.federation.tier_names.index)
+
+
+def sensitivity(plan: PlanData, tier: str | None = None) -> float | FloatArray:
+    """Returns kappa against an observer of `tier`: for all silos, or by silo if a person may be in several silos."""
+    unit, federation = plan.unit, plan.federation
+    if unit.silos_per_person == 1:
+        return unit.sensitivity
+    observed = observed_tier(plan, tier)
+    node_of = federation.membership(observed)
+    return np.asarray(unit.sensitivity * unit.factors(np.bincount(node_of))[node_of])
+
+
 def noise_variance(plan: PlanData) -> FloatArray:
     """Returns by silo the noise variance that the silo brings into a sum, w² sigma², in units of C².
 
@@ -94,15 +119,12 @@ def effective_multiplier(
             collude away, or take along, noise that aggregators draw.
         variance: `noise_variance` of the plan, if the caller has computed the variance.
     """
-    federation = plan.federation
-    tier = federation.innermost.name if tier is None else tier
-    if plan.aggregation == "masked" and tier == SILO:
-        tier, colluders = group_tier(plan), max(1, plan.colluders if colluders is None else colluders)
-    elif is_one_group(plan):  # no observer sees a sum further in
-        tier = ROOT
+    federation, inside = plan.federation, tier == SILO
+    tier = observed_tier(plan, tier)
+    if inside and tier != SILO:
+        colluders = max(1, plan.colluders if colluders is None else colluders)
     if tier == SILO:
         return plan.noise_multiplier
-    tier = min(tier, outermost_complete_tier(plan), key=federation.tier_names.index)
     excluded_silos = 0
     if plan.injection == "silo":
         excluded_silos += plan.colluders if colluders is None else check_count("colluders", colluders)

@@ -27,6 +27,9 @@ FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"
 
 _TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
 
+_NO_PROTECTION = 10.0
+"""An epsilon above this figure is called no protection: by it, the odds of a guess may change by e^10, 22,000 times."""
+
 
 def is_below_target(epsilon: float | None, target: float) -> bool:
     """Returns True where a stated epsilon is smaller than the target: privacy filters do not prove the epsilon.
@@ -71,6 +74,7 @@ class Guarantee:
         less_spent_outside: True where a silo had spent less before this plan against an observer further out than
             `complete_tier` than against an observer of `complete_tier`.
         unit: The unit of privacy.
+        persons: For a plan that protects persons, the further epsilons by field of `PlanSummary`, rounded up.
     """
 
     rounds: int
@@ -94,24 +98,25 @@ class Guarantee:
     complete_tier: str = ROOT
     less_spent_outside: bool = False
     unit: PrivacyUnit = SILO_UNIT
+    persons: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def adjacency(self) -> str:
         """The neighbouring relation: the change that leads from a federation to a neighbour."""
+        if self.unit.is_within_silo:
+            return f"{self.unit.relation}, in all rounds, the declared numbers of {self.unit.noun}s kept"
         size = "its declared size kept" if self.sizes_known else "of whatever size"
         return f"{self.unit.relation}, {size}"
 
     @property
     def statement(self) -> str:
         """The guarantee in a single sentence, as plan files hold the sentence."""
-        return self._sentence(self.worst)
+        return self._sentence(self.worst) + self._on_persons(self.persons)
 
     @property
     def promise(self) -> str:
         """The statement with epsilons for people: four digits, rounded up."""
-        return self._sentence(
-            {tier: None if epsilon is None else display_epsilon(epsilon) for tier, epsilon in self.worst.items()}
-        )
+        return self._sentence(_for_people(self.worst)) + self._on_persons(_for_people(self.persons))
 
     @property
     def one_group(self) -> bool:
@@ -135,7 +140,25 @@ class Guarantee:
             even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
         condition = f", even if {' and '.join(even)}" if even else ""
         delta = rounded_up(self.delta)
-        return f"Over {over}, at delta {delta:g}, every {self.unit.protected} has {epsilons}{condition}."
+        has = "have" if "records" in self.unit.protected else "has"
+        return f"Over {over}, at delta {delta:g}, every {self.unit.protected} {has} {epsilons}{condition}."
+
+    def _on_persons(self, persons: Mapping[str, float | None]) -> str:
+        """Returns the further sentences of a plan for persons: the second convention, two silos, a silo as a whole."""
+        if not self.unit.is_within_silo:
+            return ""
+        noun = self.unit.noun
+        change = f"one {noun} is added or removed" if self.unit.neighbours == "replace" else f"one {noun} is replaced"
+        first, second = (_epsilon(persons[f"other_neighbours_{place}"]) for place in ("above", "inside"))
+        sentences = [f"Where {change} instead, the first of these observers has {first} and the second {second}."]
+        if "two_silos_above" in persons:
+            pair = _epsilon(persons["two_silos_above"])
+            sentences.append(f"A {noun} with records in two silos has {pair} against the first observer.")
+        whole = persons["whole_silo_above"]
+        bare = whole is None or whole > _NO_PROTECTION
+        has = "is not protected:" if bare else "has"
+        sentences.append(f"A silo as a whole {has} {_epsilon(whole)} against the first observer.")
+        return " " + " ".join(sentences)
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
         """Returns the epsilon against every observer; tiers with the same observer share a clause with the worst."""
@@ -154,7 +177,11 @@ class Guarantee:
         return (
             f"each silo reports to one {self.innermost} and no other",
             "membership is fixed while this plan is in force",
-            f"the datasets of silos are disjoint{self._on_sizes()}",
+            *(
+                self._on_identity()
+                if self.unit.is_within_silo
+                else [f"the datasets of silos are disjoint{self._on_sizes()}"]
+            ),
             self._on_presence(),
             "observers are passive: they follow the protocol and read what they see",
             self._on_collusion(),
@@ -163,6 +190,32 @@ class Guarantee:
             *([] if self.server != "sum" or self.complete_tier == ROOT else [self._on_absent_regions()]),
             self._on_trust(),
             self._on_noise(),
+        )
+
+    def _on_identity(self) -> tuple[str, ...]:
+        """Returns the claims on who is one person, on counts, and on the side channels of a plan for persons."""
+        noun, most = self.unit.noun, self.unit.silos_per_person
+        many = f"{noun}s"
+        held = "one silo" if most == 1 else f"{most} silos"
+        counted = f"the declared numbers of {many} are public and stay as they are"
+        if self.unit.neighbours == "add-remove":
+            counted += f" when a {noun} is added or removed: they were not counted from the data"
+        one = (
+            "no two records are about one person: the records of a person add up"
+            if self.unit.name == "record"
+            else f"all records of one {noun} in a silo carry one identifier: under k identifiers a {noun} counts as k "
+            f"{many}, and a record about two {many} belongs to both"
+        )
+        return (
+            one,
+            f"no {noun} is in more than {held}, over all rounds and all plans of the silos' ledgers together",
+            counted,
+            f"in each round a silo computes one gradient, and the gradient of each {noun} follows from the model and "
+            f"the records of that {noun} alone",
+            "the starting model, scaling, imputation, chosen features, class weights and every other setting come from "
+            "public data, not from records of the silos",
+            f"no metric, loss, count, choice of round, presence or time that depends on records leaves a silo; other "
+            f"releases about the same {many} are not counted in",
         )
 
     def _on_sizes(self) -> str:
@@ -305,23 +358,34 @@ class Guarantee:
           region where all silos are masked as one group.
         """
         always = ", in this plan and all before," if self.follows else ""
+        its = "the silo's" if self.unit.is_within_silo else "its"
         if tier == SILO and self.aggregation == "masked":
             count = max(1, self.colluders)
-            whose = "each" if self.one_group else "its"
+            whose = "each" if self.one_group else its
             return f"the server{always} together with {_silos(count)} of {whose} {self.innermost}"
         if tier == SILO:
-            return f"whoever sees its own updates, such as its {self.innermost} aggregator"
+            return f"whoever sees {its} own updates, such as its {self.innermost} aggregator"
         if self.one_group:  # outside the federation: a silo of another region sees the sum and knows its own noise
             return f"anyone outside the federation{always} who sees the global sum, the one sum that is not masked"
         if tier == ROOT:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         only = "" if tier == self.innermost else " and no sum below them"
-        return f"anyone outside its {tier}{always} who sees the sums of its {tier}{only}"
+        return f"anyone outside {its} {tier}{always} who sees the sums of {its} {tier}{only}"
 
     def whom(self, tier: str) -> str:
         """Returns the observer of a tier, under the earlier name of `describe_observer`."""
         warnings.warn("Guarantee.whom goes with version 0.3. Use describe_observer", DeprecationWarning, stacklevel=2)
         return self.describe_observer(tier)
+
+
+def _for_people(epsilons: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Returns epsilons with four digits, rounded up."""
+    return {name: None if epsilon is None else display_epsilon(epsilon) for name, epsilon in epsilons.items()}
+
+
+def _epsilon(epsilon: float | None) -> str:
+    """Returns an epsilon in words; None, or infinity, is no guarantee."""
+    return "no guarantee" if epsilon is None or not math.isfinite(epsilon) else f"epsilon {epsilon:g}"
 
 
 def _silos(count: int) -> str:

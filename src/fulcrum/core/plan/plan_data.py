@@ -7,6 +7,8 @@ that `fulcrum.plan` returns is the data with figures. Figures of the data are fu
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import Accountant, AggregationName, Bound, Injection, Purpose, ServerName, Shrink
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
@@ -52,6 +54,10 @@ class PlanData:
             draw the noise.
         purpose: Research, or deployment.
         unit: The unit of privacy: the neighbouring relation, and the sensitivity of a clipped update.
+        persons_per_silo: The declared number of persons of each silo, where the federation declares no sizes.
+        silo_clip: The largest sum of a silo's clipped gradients, in clip norms; None: the declared number of persons.
+        silo_epsilon: With a unit within silos, the target for a silo as a whole against an observer of the innermost
+            tier; None without such a target.
         spent: By tier and silo, the squared shift (mu²) spent before this plan; empty for a first plan.
         moved: By silo with another region in the plan before, the earlier region.
         keys: Public keys by silo and region name.
@@ -89,11 +95,26 @@ class PlanData:
     aggregator_noise_multiplier: FloatArray | None = None
     purpose: Purpose = "research"
     unit: PrivacyUnit = SILO_UNIT
+    persons_per_silo: float | None = None
+    silo_clip: float | None = None
+    silo_epsilon: float | None = None
     spent: Mapping[str, FloatArray] = field(default_factory=dict)
     moved: Mapping[str, str] = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def weights(self) -> FloatArray:
-        """The weights of silos in the sums; all weights add up to 1."""
+        """The weights in the sums, by silo: of the silo's update or, if persons are protected, of one gradient."""
         return self.federation.weights
+
+    @property
+    def largest_sums(self) -> FloatArray:
+        """By silo, the largest norm of the update before the weight, in clip norms: 1 if silos are protected.
+
+        If persons are protected, a silo adds up one clipped gradient for each person. The sum is scaled down to the
+        declared number of persons, or to `silo_clip`: scaling to a ball is a projection, and no difference grows.
+        """
+        persons = self.federation.persons
+        if persons is None:
+            return np.ones(len(self.federation))
+        return persons if self.silo_clip is None else np.minimum(persons, self.silo_clip)

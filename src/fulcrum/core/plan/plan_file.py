@@ -20,11 +20,12 @@ from fulcrum.core.choices import (
     AggregationName,
     Bound,
     Injection,
+    Neighbours,
     Purpose,
     ServerName,
     Shrink,
+    UnitName,
 )
-from fulcrum.core.privacy_unit import SILO_UNIT
 
 FORMAT = "fulcrum.plan/2"
 
@@ -56,7 +57,8 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Weights, clip share, server, aggregation and unit are omitted if equal to the paper's. `weights` is "declared" for
     weights that the federation declares, and "by-silo" for weights given by silo. `influence_mix` is the part of the
     regions' weights that is by share, so that every region has `least_influence`. `absent_regions` is true where a
-    round continues without a region that has no sum; no epsilon further out then counts on that region's noise.
+    round continues without a region that has no sum; no epsilon further out then counts on that region's noise. The
+    settings from `unit` on are those of `PrivacyUnit` and `PlanData`.
     """
 
     rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)]
@@ -85,7 +87,13 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     influence_mix: Share = 0.0
     aggregation: AggregationName = "trusted"
     absent_regions: bool = False
-    unit: str = SILO_UNIT.name
+    unit: UnitName = "silo"
+    neighbours: Neighbours = "replace"
+    silos_per_person: Annotated[int, Meta(ge=1)] = 1
+    unit_name: str = ""
+    persons_per_silo: Annotated[float, Meta(ge=1, le=LARGEST)] | None = None
+    silo_clip: Annotated[float, Meta(ge=1, le=LARGEST)] | None = None
+    silo_epsilon: Annotated[float, Meta(gt=0)] | None = None
 
 
 class PlanGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -97,8 +105,12 @@ class PlanGuarantee(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     assumptions: list[str]
 
 
-class PlanSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The main figures, always for both observers."""
+class PlanSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """The main figures, always for both observers.
+
+    A plan for persons states four more worst epsilons: above and inside in the second convention of neighbours, above
+    for a person with records in two silos, and above for a silo as a whole.
+    """
 
     noise_budget: float
     uniform_noise_budget: float
@@ -108,6 +120,10 @@ class PlanSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     epsilon_above_mean: Epsilon
     epsilon_inside_worst: Epsilon
     epsilon_inside_mean: Epsilon
+    other_neighbours_above: Epsilon | msgspec.UnsetType = msgspec.UNSET
+    other_neighbours_inside: Epsilon | msgspec.UnsetType = msgspec.UNSET
+    two_silos_above: Epsilon | msgspec.UnsetType = msgspec.UNSET
+    whole_silo_above: Epsilon | msgspec.UnsetType = msgspec.UNSET
 
 
 class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):

@@ -6,6 +6,7 @@ A content of the right form may still state false figures: `fulcrum.core.plan.ve
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +17,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import SMALLEST
 from fulcrum.core.plan.plan_file import FORMAT, PlanFile, content_digest, values_by_silo
-from fulcrum.core.privacy_unit import SILO_UNIT, UNITS
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO, Tier, Topology, name_problem
 from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.parsing import check_unique_keys
@@ -139,7 +140,30 @@ def federation_in(content: PlanFile) -> Topology:
         raise PlanError("plan.roster-differs", digest=topology.digest, expected=content.federation.digest)
     if content.silos[0].weight is None:
         return topology
-    return topology.with_weights(np.array([entry.weight or 0.0 for entry in content.silos]))
+    topology = topology.with_weights(np.array([entry.weight or 0.0 for entry in content.silos]))
+    if content.settings.unit == "silo":
+        return topology
+    return replace(topology, persons=np.array(persons_in(content)))
+
+
+def unit_in(content: PlanFile) -> PrivacyUnit:
+    """Returns the unit of privacy of a plan file."""
+    settings = content.settings
+    return PrivacyUnit(
+        name=settings.unit,
+        neighbours=settings.neighbours,
+        silos_per_person=settings.silos_per_person,
+        label=settings.unit_name,
+        is_cut=content.purpose == "deployment" and settings.unit != "silo",
+    )
+
+
+def persons_in(content: PlanFile) -> list[float]:
+    """Returns by silo the declared number of persons; 1 for a plan that protects silos."""
+    settings = content.settings
+    if settings.unit == "silo":
+        return [1.0] * len(content.silos)
+    return [float(entry.records or settings.persons_per_silo or math.nan) for entry in content.silos]
 
 
 def _tier(name: str, nodes: list[str], parents: list[str]) -> Tier:
@@ -162,6 +186,7 @@ def _problems(content: PlanFile) -> Iterator[str]:
     yield from _problems_of_silos(content)
     yield from _problems_of_settings(content)
     try:
+        unit_in(content)
         federation_in(content)
     except FulcrumError as error:
         yield str(error)
@@ -232,6 +257,8 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
     noisy = content.silos if settings.injection == "silo" else content.tiers[tiers[0]]
     aggregators_draw = settings.injection != "silo"
     bounds_silos = settings.information is not None or settings.floor is not None
+    within_silos = settings.unit != "silo"
+    of_persons = (settings.persons_per_silo, settings.silo_clip, settings.silo_epsilon)
     yield from _applicable(
         {
             "nobody draws any noise": not any(entry.noise_multiplier for entry in noisy),
@@ -247,10 +274,16 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
             "it is a deployment of unknown size, or one in which silos do not draw the noise": (
                 content.purpose == "deployment" and (settings.parameters is None or aggregators_draw)
             ),
-            f"its unit of privacy, {settings.unit!r}, is none of {', '.join(UNITS)}": settings.unit not in UNITS,
             f"it bounds what is learned of a silo, and its unit of privacy is the {settings.unit}": (
-                settings.unit != SILO_UNIT.name and bounds_silos
+                within_silos and bounds_silos
             ),
+            "it protects silos, and has settings of persons": not within_silos and any(of_persons),
+            "it protects persons, and does not declare how many": within_silos
+            and (content.silos[0].records is None) == (settings.persons_per_silo is None),
+            "a silo declares less than one person": within_silos
+            and any(entry.records is not None and entry.records < 1 for entry in content.silos),
+            "weights must be given for every silo where persons are protected": within_silos
+            and content.silos[0].weight is None,
             "lattice noise costs all of delta": settings.reserve >= settings.delta,
             "the federation's name is not printable": not content.federation.name.isprintable(),
         }

@@ -22,11 +22,11 @@ from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.plan.earlier_words import EarlierGuarantee
 from fulcrum.core.plan.guarantee import Guarantee
 from fulcrum.core.plan.plan_file import Epsilon, PlanFile, content_digest, values_by_silo
-from fulcrum.core.plan.plan_reader import SupportsContent, content_in
+from fulcrum.core.plan.plan_reader import SupportsContent, content_in, persons_in, unit_in
 from fulcrum.core.plan.verify_floors import floor_problem
 from fulcrum.core.plan.verify_masking import group_tier, masking_problem
+from fulcrum.core.plan.verify_persons import person_epsilons, stated_epsilons
 from fulcrum.core.plan.verify_weights import largest_by_node, least_possible_noise, sum_by_node, weights_problem
-from fulcrum.core.privacy_unit import UNITS
 from fulcrum.core.topology import ROOT, SILO
 
 _SOLVED_AT_ONCE = 1_000
@@ -45,8 +45,7 @@ _REFUSED = 2.0**-79  # the chance that a region refuses an honest release: the r
 def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
     """Returns the checks of a plan; the plan may be relied on only if every check holds.
 
-    Neighbouring relation: the relation of the plan's unit of privacy (`PrivacyUnit.relation`), replacement of one
-    silo's whole dataset.
+    Neighbouring relation: the relation of the plan's unit of privacy (`PrivacyUnit.relation`).
 
     Guarantees, if every check holds:
 
@@ -96,6 +95,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         _epsilon_check("mean epsilon above", summary.epsilon_above_mean, math.fsum(above) / len(above)),
         _epsilon_check("worst epsilon inside", summary.epsilon_inside_worst, max(inside)),
         _epsilon_check("mean epsilon inside", summary.epsilon_inside_mean, math.fsum(inside) / len(inside)),
+        *([_persons(content, seen)] if seen.unit.is_within_silo else []),
         *_promises(content, seen),
         *([_lattice(content, seen)] if content.purpose == "deployment" else []),
         _words(content, seen),
@@ -136,6 +136,7 @@ def _words(content: PlanFile, seen: "Recomputed") -> Check:
         complete_tier=seen.complete,
         less_spent_outside=seen.less_spent_outside(),
         unit=seen.unit,
+        persons=stated_epsilons(content.summary),
     )
     differing, earlier = _differing_words(content, words), EarlierGuarantee.of(words)
     if not differing:
@@ -163,6 +164,10 @@ class Recomputed:
         delta: The part of delta that accountants may use: the promised delta without the reserve of lattice noise.
         weight: The weight of a silo in the sums.
         squared: The squared weights.
+        share: The share of a silo in the sum of all silos: the weight, times the number of persons if persons are
+            protected.
+        persons: The declared number of persons; 1 if silos are protected.
+        largest_sum: The largest norm of a silo's update before the weight, in clip norms.
         multiplier: The noise multiplier of a silo's own noise.
         variance: The noise variance that a silo brings into a sum, over the squared clip norm.
         path: By tier, the node whose sum holds the silo.
@@ -176,7 +181,9 @@ class Recomputed:
 
     def __init__(self, content: PlanFile) -> None:
         settings = self.settings = content.settings
-        self.unit = UNITS[settings.unit]
+        self.unit = unit_in(content)
+        self.persons = persons_in(content)
+        self.largest_sum = [min(count, settings.silo_clip or math.inf) for count in self.persons]
         self._epsilon: dict[str, list[float]] = {}
         # A reserve below a rounding of delta would vanish in the difference: delta is then the next smaller number.
         promised, reserve = settings.delta, settings.reserve
@@ -187,6 +194,7 @@ class Recomputed:
             size / total if entry.weight is None else entry.weight
             for size, entry in zip(sizes, content.silos, strict=True)
         ]
+        self.share = [weight * count for weight, count in zip(self.weight, self.persons, strict=True)]
         self.squared = [weight**2 for weight in self.weight]
         self.multiplier = [entry.noise_multiplier for entry in content.silos]
         self.path = {SILO: [entry.silo for entry in content.silos], ROOT: [ROOT] * len(content.silos)}
@@ -271,10 +279,21 @@ class Recomputed:
         """Returns by silo the effective multiplier against an observer of a tier."""
         if tier == SILO and self.group is None:
             return self.multiplier
-        if tier != SILO:  # with a single masked group no observer sees a sum further in
-            tier = ROOT if self.group == ROOT else min(tier, self.complete, key=self.tiers.index)
-        remaining = self.remaining(self.variance, tier)
+        remaining = self.remaining(self.variance, tier if tier == SILO else self.observed(tier))
         return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
+
+    def observed(self, tier: str) -> str:
+        """Returns the tier whose noise an observer of a tier meets."""
+        if tier == SILO:
+            return self.group or SILO
+        # With a single masked group no observer sees a sum further in.
+        return ROOT if self.group == ROOT else min(tier, self.complete, key=self.tiers.index)
+
+    def sensitivity(self, tier: str) -> list[float]:
+        """Returns kappa by silo; a person in up to h silos moves the sums of a node of m silos by sqrt(h min(h, m))."""
+        most, nodes = self.unit.silos_per_person, self.path[self.observed(tier)]
+        members = Counter(nodes)
+        return [self.unit.sensitivity * math.sqrt(most * min(most, members[node])) for node in nodes]
 
     def epsilon(self, tier: str) -> list[float]:
         """Returns by silo the epsilon against an observer of a tier, of this plan and all releases before."""
@@ -287,11 +306,27 @@ class Recomputed:
 
         A multiplier of 0 has an infinite epsilon.
         """
-        settings, kappa = self.settings, self.unit.sensitivity
-        shifts = [
-            math.hypot(kappa * math.sqrt(settings.rounds) / multiplier, math.sqrt(before)) if multiplier else math.inf
-            for multiplier, before in zip(multipliers, self.spent[tier], strict=True)
+        return self.epsilon_of_shifts(
+            [
+                math.hypot(shift, math.sqrt(before))
+                for shift, before in zip(self._shifts_at(tier, multipliers), self.spent[tier], strict=True)
+            ]
+        )
+
+    def shifts(self, tier: str) -> list[float]:
+        """Returns mu by silo against an observer of a tier, over the rounds of the plan alone."""
+        return self._shifts_at(tier, self.effective(tier))
+
+    def _shifts_at(self, tier: str, multipliers: Iterable[float]) -> list[float]:
+        root = math.sqrt(self.settings.rounds)
+        return [
+            kappa * root / multiplier if multiplier else math.inf
+            for kappa, multiplier in zip(self.sensitivity(tier), multipliers, strict=True)
         ]
+
+    def epsilon_of_shifts(self, shifts: list[float]) -> list[float]:
+        """Returns the epsilon of every mu."""
+        settings = self.settings
         distinct = sorted(set(shifts))
         epsilons: dict[float, float] = {}
         # In batches: the quadrature of the accountant holds a row for every shift, too many for a million silos.
@@ -300,6 +335,16 @@ class Recomputed:
             solved = epsilon_of_shift(some, delta=self.delta, accountant=settings.accountant)
             epsilons |= zip(some, solved.tolist(), strict=True)
         return [epsilons[shift] for shift in shifts]
+
+    def whole_silo_epsilons(self, multipliers: Iterable[float]) -> list[float]:
+        """Returns by silo the epsilon of the silo as a whole: its sum moves by at most twice its largest sum."""
+        root = 2 * math.sqrt(self.settings.rounds)
+        return self.epsilon_of_shifts(
+            [
+                root * largest / multiplier if multiplier else math.inf
+                for largest, multiplier in zip(self.largest_sum, multipliers, strict=True)
+            ]
+        )
 
     def uniform_budget(self) -> float:
         """Returns the least noise budget with the same multiplier for all silos that meets the requirement."""
@@ -385,9 +430,9 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
         span = f"steps from {min(steps):.3g} to {step:.3g}"
         return _check("lattice", f"{span}, not the one largest power of two up to {finest:.3g}")
     largest = min(2.0**52, 2.0**63 / silos)
-    for entry, weight in zip(content.silos, seen.weight, strict=True):
-        signal = weight * settings.clip_norm / step
-        width = entry.noise_multiplier * signal
+    for entry, weight, sum_norm in zip(content.silos, seen.weight, seen.largest_sum, strict=True):
+        one = weight * settings.clip_norm / step
+        signal, width = one * sum_norm, entry.noise_multiplier * one
         if not (width >= _LEAST_WIDTH and signal + _FARTHEST * width < largest):
             problem = f"silo {entry.silo!r} has noise {width:.3g} steps wide, and a signal of {signal:.3g}"
             return _check("lattice", problem)
@@ -401,6 +446,18 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
     )
     detail = f"one step of {step:.3g}, {settings.reserve:.3g} of delta reserved, {needed:.3g} needed"
     return Check(name="lattice", holds=settings.reserve >= needed, detail=detail)
+
+
+def _persons(content: PlanFile, seen: Recomputed) -> Check:
+    """Checks the further epsilons of persons: the second convention, two silos, a silo as a whole."""
+    stated, true = stated_epsilons(content.summary), person_epsilons(seen)
+    if stated.keys() != true.keys():
+        return _check("persons", f"states {', '.join(stated) or 'nothing'}, expected {', '.join(true)}")
+    for name, value in true.items():
+        check = _epsilon_check(name, stated[name], value)
+        if not check.holds:
+            return _check("persons", f"{name.replace('_', ' ')}: {check.detail}")
+    return Check(name="persons", holds=True, detail=f"{seen.unit.name}: {len(true)} further epsilons")
 
 
 def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
@@ -419,6 +476,9 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
         over = [silo for silo, epsilon, preference in preferences if epsilon > preference * (1 + _TOLERANCE)]
         detail = f"{len(preferences)} declared" + (f", exceeded for {over[0]!r}" if over else "")
         checks.append(Check(name="preferences", holds=not over, detail=detail))
+    if settings.silo_epsilon is not None:
+        worst_silo = max(seen.whole_silo_epsilons(seen.effective(seen.innermost)))
+        checks.append(_within("epsilon target of silos as a whole", worst_silo, settings.silo_epsilon))
     if settings.budget is not None:
         checks.append(_equal("budget", content.summary.noise_budget, settings.budget))
     if settings.information is not None:
@@ -462,6 +522,7 @@ def _has_target(content: PlanFile, tier: str) -> bool:
     """Returns True if the settings or a silo's preference state a target against an observer of a tier."""
     information = content.settings.information is not None
     inner = information or any(entry.preference is not None for entry in content.silos)
+    inner = inner or content.settings.silo_epsilon is not None
     return tier in content.settings.epsilon or (tier == content.federation.tiers[0] and inner)
 
 
@@ -489,6 +550,9 @@ def _first_wrong_requirement(content: PlanFile, tier: str, requirement: list[flo
     reached = seen.epsilon_at(tier, more), seen.epsilon_at(tier, less)
     targets = [([settings.epsilon.get(tier, math.inf)] * len(silos), *reached)]
     if tier == seen.innermost:
+        if settings.silo_epsilon is not None:
+            whole = seen.whole_silo_epsilons(more), seen.whole_silo_epsilons(less)
+            targets.append(([settings.silo_epsilon] * len(silos), *whole))
         declared = [math.inf if entry.preference is None else entry.preference for entry in silos]
         bound = math.inf if settings.information is None else settings.information
         learned = _information(content, seen, more), _information(content, seen, less)

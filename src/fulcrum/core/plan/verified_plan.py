@@ -32,13 +32,15 @@ from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.plan import figures
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_file import PlanFile, content_digest
-from fulcrum.core.plan.plan_reader import SupportsContent, all_or_none, content_in, federation_in, read_content
+from fulcrum.core.plan.plan_reader import SupportsContent, all_or_none, content_in, federation_in, read_content, unit_in
 from fulcrum.core.plan.verification import verify
-from fulcrum.core.privacy_unit import UNITS
 from fulcrum.errors import FulcrumError, PlanError, suggestion
 
 _MOST_CACHED = 4
 """The number of cached plans; the plan of a large federation is large."""
+
+_UNIT_SETTINGS = ("unit", "neighbours", "silos_per_person", "unit_name")
+"""Settings of a plan file that together are the `PrivacyUnit` of the plan."""
 
 _MAKER = object()
 _VERIFIED: set[str] = set()
@@ -103,16 +105,18 @@ class VerifiedPlan(PlanData):
         place = self.index_of(silo)
         if not self.noise_multiplier[place]:
             return dict.fromkeys(self.federation.tier_names, float("inf"))
-        multipliers = {
-            tier: figures.effective_multiplier(self, tier, variance=self.noise_variance)[place]
-            for tier in self.federation.tier_names
-        }
-        return {tier: float(self.unit.sensitivity**2 / multiplier**2) for tier, multiplier in multipliers.items()}
+        shifts = {}
+        for tier in self.federation.tier_names:
+            multiplier = figures.effective_multiplier(self, tier, variance=self.noise_variance)[place]
+            kappa = np.broadcast_to(figures.sensitivity(self, tier), len(self.federation))[place]
+            shifts[tier] = float(kappa**2 / multiplier**2)
+        return shifts
 
     def release_cost_alone(self, silo: str) -> float:
         """Returns the squared shift of a single release of a silo against an observer of the silo's own update."""
         multiplier = float(self.noise_multiplier[self.index_of(silo)])
-        return self.unit.sensitivity**2 / multiplier**2 if multiplier else float("inf")
+        alone = self.unit.sensitivity * float(self.unit.factors([1])[0])
+        return alone**2 / multiplier**2 if multiplier else float("inf")
 
 
 def verified_plan(
@@ -204,12 +208,12 @@ def data_in(content: PlanFile) -> dict[str, object]:
     plain = {
         name: getattr(settings, name)
         for name in settings.__struct_fields__
-        if name not in ("epsilon", "weights", "required_multiplier", "floor", "unit")
+        if name not in ("epsilon", "weights", "required_multiplier", "floor", *_UNIT_SETTINGS)
     }
     return plain | {
         "federation": federation,
         "purpose": content.purpose,
-        "unit": UNITS[settings.unit],
+        "unit": unit_in(content),
         "epsilon_target": settings.epsilon,
         "required_multiplier": required,
         "floor": None if floor is None else read_only(np.broadcast_to(floor, len(federation)).astype(np.float64)),

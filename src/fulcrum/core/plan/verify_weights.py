@@ -24,9 +24,14 @@ _NOTHING_ASKED = 1e-8  # of the largest multiplier
 
 
 class Roster(Protocol):
-    """The figures of a plan file's silos: weights, nodes by tier, regions, and the noise outside of coalitions."""
+    """The figures of a plan file's silos: shares, nodes by tier, regions, and the noise outside of coalitions.
 
-    weight: list[float]
+    The share of a silo is its weight or, if persons are protected, the weight of one person times the number of
+    persons. All rules are rules for shares.
+    """
+
+    share: list[float]
+    persons: list[float]
     path: dict[str, list[str]]
     region: list[str]
     innermost: str
@@ -43,11 +48,11 @@ def weights_problem(content: PlanFile, seen: Roster) -> str:
     - Without the mixed shares the weights are those of the rule. Weights given by silo have no rule.
     """
     settings = content.settings
-    total = math.fsum(seen.weight)
+    total = math.fsum(seen.share)
     if not math.isclose(total, 1, rel_tol=_TOLERANCE):
         return f"weights add up to {total:.9g}"
     share = _shares(content, seen)
-    counted = sum_by_node(seen.region, seen.weight)
+    counted = sum_by_node(seen.region, seen.share)
     mix = settings.influence_mix
     if settings.server == "random-effects" and mix:
         return "weights are mixed with shares although the server pools"
@@ -57,16 +62,17 @@ def weights_problem(content: PlanFile, seen: Roster) -> str:
             return f"a {seen.innermost} has {least:.6g} of its share, promised at least {settings.least_influence:g}"
         if mix and not math.isclose(least, settings.least_influence, rel_tol=_TOLERANCE):
             return "weights are mixed with shares more than the least influence needs"
-    plain = seen.weight
+    plain = seen.share
     if mix:
         by_rule = {node.name: node.rule_weight or 0.0 for node in content.tiers[seen.innermost]}
         for region, part in share.items():
             if not math.isclose(counted[region], (1 - mix) * by_rule[region] + mix * part, rel_tol=_TOLERANCE):
                 return f"{seen.innermost} {region!r} does not count for what the rule and its share give together"
-        plain = [w * by_rule[region] / counted[region] for region, w in zip(seen.region, seen.weight, strict=True)]
+        plain = [w * by_rule[region] / counted[region] for region, w in zip(seen.region, seen.share, strict=True)]
     if settings.weights == "by-silo":
         return ""
-    if settings.weights not in ("equal", "least-noise", "declared") and content.silos[0].records is None:
+    sizes_missing = content.silos[0].records is None and settings.unit == "silo"
+    if settings.weights not in ("equal", "least-noise", "declared") and sizes_missing:
         return f"weights {settings.weights!r} need sizes, and there are none"
     return _rule_problem(content, seen, plain, share)
 
@@ -238,6 +244,7 @@ def _required_by_tier(content: PlanFile, seen: Roster, requirement: Mapping[str,
             total = sum_by_node(nodes, shape)
             loss = largest_by_node(nodes, [total[node] / rest for node, rest in zip(nodes, left, strict=True)])
             required[tier] = [multiplier * math.sqrt(loss[node]) for multiplier, node in zip(q, nodes, strict=True)]
+        required[tier] = [multiplier / count for multiplier, count in zip(required[tier], seen.persons, strict=True)]
     if len(required) > 1:
         least = _NOTHING_ASKED * max(max(q) for q in required.values())
         required = {tier: [max(multiplier, least) for multiplier in q] for tier, q in required.items()}
@@ -253,7 +260,8 @@ def _shares(content: PlanFile, seen: Roster) -> dict[str, float]:
 
 def _weights_by_size(content: PlanFile) -> list[float]:
     """Returns by silo the share of all records."""
-    sizes = [entry.records or math.nan for entry in content.silos]
+    unknown = math.nan if content.settings.unit == "silo" else 1.0
+    sizes = [entry.records or unknown for entry in content.silos]
     total = math.fsum(sizes)
     return [size / total for size in sizes]
 

@@ -85,7 +85,8 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
     multiplier, weight = float(plan.noise_multiplier[index]), float(plan.federation.weights[index])
     step = float(plan.lattice_steps[region])
     width = _rounded_up(Fraction(multiplier) * Fraction(weight) * Fraction(plan.clip_norm) / Fraction(step))
-    check_fits(signal=weight * plan.clip_norm / step, width=width, members=len(plan.federation), silo=silo)
+    signal = weight * plan.clip_norm / step * float(plan.largest_sums[index])
+    check_fits(signal=signal, width=width, members=len(plan.federation), silo=silo)
     cost = plan.release_cost(silo)
     before = {tier: float(plan.spent[tier][index]) if tier in plan.spent else 0.0 for tier in cost}
     total = {tier: before[tier] + plan.rounds * cost[tier] for tier in cost}

@@ -25,6 +25,9 @@ whose silos have weights 1 / q_i the sum needs V_r / H_r times as much noise, V_
 without the worst silos, and 1 / q_i above becomes sqrt(H_r / V_r) / q_i. A region of m silos with equal requirements
 then has weight m (m - c). The noise is least for weights of this shape; no claim is made for another shape, nor for
 multipliers that differ in a region.
+
+If a plan protects persons, all rules give the shares of silos: the weight of one person times the number of persons. A
+person of a silo with share b_i and n_i persons needs noise (q b_i / n_i)², so q_i / n_i takes the place of q_i.
 """
 
 from collections.abc import Mapping
@@ -50,7 +53,7 @@ def weights_by(
     *,
     excluded_silos: int = 0,
 ) -> FloatArray:
-    """Returns the weight of every silo; the sum of the weights is 1.
+    """Returns the weight of every silo, or the share of every silo if persons are protected; the sum is 1.
 
     Args:
         rule: One of `WEIGHTS`, a number from 0 to 1, or weights by silo, which are brought to the sum 1; "declared" for
@@ -76,7 +79,7 @@ def weights_by(
     elif isinstance(rule, bool) or not isinstance(rule, (int, float, np.number)) or not 0 <= rule <= 1:
         raise ParameterError("weights.rule-type", known=listing(WEIGHTS), rule=rule)
     share = {"sizes": 0.0, "least-noise": 1.0}[rule] if isinstance(rule, str) else float(rule)
-    if share < 1 and not federation.sizes_known:
+    if share < 1 and not federation.sizes_known and federation.persons is None:
         raise ParameterError("weights.records-missing", rule=rule, federation=federation.name)
     sizes = _normalise(federation.sizes)
     return (
@@ -133,6 +136,8 @@ def _required_by_tier(
     for tier in asking or [federation.innermost.name]:
         q = np.broadcast_to(multipliers[tier] if asking else np.ones(1), (len(federation),))
         by_tier[tier] = q * np.sqrt(_loss(federation, tier, q, excluded_silos))
+        if federation.persons is not None:
+            by_tier[tier] = by_tier[tier] / federation.persons
     if len(by_tier) > 1:
         least = _NOTHING_ASKED * max(float(q.max()) for q in by_tier.values())
         by_tier = {tier: np.maximum(q, least) for tier, q in by_tier.items()}

@@ -107,6 +107,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.data.heart_disease import read_heart_disease as read_heart_disease
     from fulcrum.simulation.data.tasks import Task as Task
     from fulcrum.simulation.data.tasks import load_task as load_task
+    from fulcrum.simulation.embedded.batched_engine import GradientTraining as GradientTraining
     from fulcrum.simulation.embedded.batched_engine import LocalTraining as LocalTraining
     from fulcrum.simulation.embedded.models import Model as Model
     from fulcrum.simulation.torch.torch_engine import TorchDevice as TorchDevice
@@ -149,6 +150,7 @@ _MODULES = {
     "FileInUseError": "errors",
     "ForeignPlanError": "errors",
     "FulcrumError": "errors",
+    "GradientTraining": "simulation.embedded.batched_engine",
     "Guarantee": "core.plan.guarantee",
     "Layout": "core.messages.layout",
     "Ledger": "core.store.ledger",

@@ -7,8 +7,15 @@ from typing import Any
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
+from fulcrum.simulation.data.person_groups import check_task_fits
 from fulcrum.simulation.data.tasks import METRIC_NAMES, Task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, train_jobs
+from fulcrum.simulation.embedded.batched_engine import (
+    FederationRun,
+    Job,
+    LocalTraining,
+    check_training_fits,
+    train_jobs,
+)
 from fulcrum.simulation.embedded.metrics import NAMED_METRICS, name_of
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.reference_engine import train_slowly
@@ -53,7 +60,7 @@ def train_model(
     Args:
         jobs: The jobs to train, all with the same number of rounds.
         task: The records, and the test split.
-        training: Settings of local training.
+        training: Settings of local training; `GradientTraining` for the units "person" and "record".
         model: A result of `model_of`; None for the built-in head.
         device: Device of a PyTorch module; the processor by default.
         keep_regional_sums: True keeps the sums seen by an observer above the regions.
@@ -67,6 +74,13 @@ def train_model(
         raise ParameterError("metric.chosen-twice", metric=name_of(model.metric), other=task.metric)
     if device is not None and not isinstance(model, TorchModel):
         raise ParameterError("model.device-unneeded")
+    unit = jobs[0].variants.unit
+    check_training_fits(training, unit)
+    check_task_fits(task, unit)
+    if unit.is_within_silo and isinstance(model, TorchModel):
+        raise ParameterError("model.unit-torch", unit=unit.name)
+    if unit.is_within_silo and model is not None and model.gradient is None:
+        raise ParameterError("model.gradient-missing")
     if model is None:
         runs_of_head = train_jobs(
             jobs, task, training, keep_regional_sums=keep_regional_sums, every_round=every_round, on_round=on_round

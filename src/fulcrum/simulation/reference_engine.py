@@ -5,21 +5,26 @@ rounding.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.core.noise.mechanism import GaussianMechanism, apply_mechanism
+from fulcrum.core.noise.mechanism import GaussianMechanism, apply_by_person, apply_mechanism
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError
+from fulcrum.simulation.data.person_groups import PersonGroups, check_task_fits, groups_of
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import (
     FederationRun,
     Job,
     LocalTraining,
+    Variants,
     aggregator_noise,
     batch_picks,
     block_noise,
+    check_training_fits,
+    server_rate,
 )
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.torch.model_rounds import run_rounds
@@ -41,7 +46,7 @@ def train_slowly(
     Args:
         job: The job to train.
         task: The records, and the test split.
-        training: Steps and batch; the model has a learning rate of its own.
+        training: Steps and batch; the model has a learning rate of its own. `GradientTraining` for units within silos.
         model: The model of a silo.
         keep_regional_sums: True keeps the sums seen by an observer above the regions.
         every_round: True tests after every round, False after the last round alone.
@@ -49,6 +54,24 @@ def train_slowly(
         on_part: Called after every silo with the rounds done, as a fraction.
     """
     variants = job.variants
+    check_training_fits(training, variants.unit)
+    check_task_fits(task, variants.unit)
+    options: dict[str, Any] = {
+        "outputs": lambda models: [model.scores(column, task.features_test) for column in models.T],
+        "keep_regional_sums": keep_regional_sums,
+        "every_round": every_round,
+        "on_round": on_round,
+        "rate": server_rate(training),
+    }
+    if variants.unit.is_within_silo:
+        groups = groups_of(job.partition, task, variants.unit)
+        return run_rounds(
+            variants,
+            task,
+            model,
+            sums=lambda models, number: _sums_of_persons(job, task, model, groups, models, number, on_part),
+            **options,
+        )
 
     def sums(models: FloatArray, round_number: int) -> FloatArray:
         observed = aggregator_noise(job, round_number, model.parameters)
@@ -61,28 +84,71 @@ def train_slowly(
                     update = _update(
                         model, models[:, variant], task, picks[:, place], variants.silo_name(silo), round_number
                     )
-                    mechanism = GaussianMechanism(
-                        clip_norm=float(variants.clip_norm[variant]),
-                        clip_share=float(variants.clip_share[variant]),
-                        weight=float(variants.weights[silo, variant]),
-                        noise_multiplier=float(variants.noise_multiplier[silo, variant]),
-                        draw=noise[place].reshape,
-                    )
+                    mechanism = _mechanism(variants, silo, variant, noise[place])
                     observed[variants.region_of[silo], :, variant] += apply_mechanism(mechanism, update)
                 if on_part is not None:
                     on_part(round_number - 1 + (silo + 1) / len(variants.weights))
         return observed
 
-    return run_rounds(
-        variants,
-        task,
-        model,
-        sums=sums,
-        outputs=lambda models: [model.scores(column, task.features_test) for column in models.T],
-        keep_regional_sums=keep_regional_sums,
-        every_round=every_round,
-        on_round=on_round,
+    return run_rounds(variants, task, model, sums=sums, **options)
+
+
+def _mechanism(variants: Variants, silo: int, variant: int, noise: FloatArray) -> GaussianMechanism:
+    """Returns the mechanism of a silo for one release of a variant, with the silo's normal draws of the round."""
+    return GaussianMechanism(
+        clip_norm=float(variants.clip_norm[variant]),
+        clip_share=float(variants.clip_share[variant]),
+        weight=float(variants.weights[silo, variant]),
+        noise_multiplier=float(variants.noise_multiplier[silo, variant]),
+        draw=noise.reshape,
+        largest_sum=1.0 if variants.largest_sums is None else float(variants.largest_sums[silo, variant]),
     )
+
+
+def _sums_of_persons(
+    job: Job,
+    task: Task,
+    model: Model,
+    groups: PersonGroups,
+    models: FloatArray,
+    round_number: int,
+    on_part: Callable[[float], None] | None,
+) -> FloatArray:
+    """Returns the regional sums of releases that are clipped by person, (regions, parameters, variants)."""
+    variants = job.variants
+    observed = aggregator_noise(job, round_number, model.parameters)
+    for silo in range(len(variants.weights)):
+        block, place = divmod(silo, SILOS_A_BLOCK)
+        if place == 0:
+            noise = block_noise(job, block, round_number, model.parameters)
+        for variant in range(len(variants.clip_norm)):
+            rows = (
+                _gradient(model, models[:, variant], task, groups.rows(person), variants.silo_name(silo), round_number)
+                for person in range(groups.silos[silo], groups.silos[silo + 1])
+            )
+            mechanism = _mechanism(variants, silo, variant, noise[place])
+            observed[variants.region_of[silo], :, variant] += apply_by_person(mechanism, rows, model.parameters)
+        if on_part is not None:
+            on_part(round_number - 1 + (silo + 1) / len(variants.weights))
+    return observed
+
+
+def _gradient(model: Model, start: FloatArray, task: Task, rows: IntArray, silo: str, round_number: int) -> FloatArray:
+    """Returns a person's negative gradient, which moves the model; any error of the model names the silo."""
+    if model.gradient is None:
+        raise ParameterError("model.gradient-missing")
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):  # a gradient that is not finite counts as zero
+            of_loss = model.gradient(start.copy(), task.features_train[rows], task.labels_train[rows])
+        gradient = -np.asarray(of_loss, dtype=np.float64).reshape(-1)
+    except FulcrumError:
+        raise
+    except Exception as error:
+        error.add_note(f"raised by the model at silo {silo!r} in round {round_number}")
+        raise
+    if gradient.shape != (model.parameters,):
+        raise ParameterError("model.gradient-shape", parameters=model.parameters, shape=gradient.shape)
+    return gradient
 
 
 def _update(model: Model, start: FloatArray, task: Task, picks: IntArray, silo: str, round_number: int) -> FloatArray:

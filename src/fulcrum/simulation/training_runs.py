@@ -8,7 +8,7 @@
 
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fulcrum.arrays import FloatArray
+from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError
@@ -26,8 +27,16 @@ from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.partition import Partition, check_silos_known, coupled_partition, declared_partition
+from fulcrum.simulation.data.person_groups import groups_of, silos_per_person
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, Variants
+from fulcrum.simulation.embedded.batched_engine import (
+    FederationRun,
+    GradientTraining,
+    Job,
+    LocalTraining,
+    Variants,
+    check_training_fits,
+)
 from fulcrum.simulation.embedded.metrics import tested_silos
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
@@ -39,6 +48,9 @@ from fulcrum.version import package_version
 LEARNING_RATE = 0.3
 """The best rate of a grid for uniform noise on the balanced profile, used unchanged everywhere: docs/experiments.md."""
 
+GRADIENT_RATE = 2.0
+"""The server's default learning rate for the units "person" and "record", a factor of the mean clipped gradient."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingRun:
@@ -47,7 +59,7 @@ class TrainingRun:
     Attributes:
         plan: The plan that was trained.
         task: The task with the data.
-        training: Settings of local training.
+        training: Settings of local training, or of one gradient a round.
         seeds: The seeds of the runs.
         records: Mean records a silo, if requested.
         accuracy: On the test split, (seeds, rounds); for a task or a model with another metric, the metric.
@@ -151,7 +163,7 @@ def train(
         data: A `Task`, a `torch.utils.data.Dataset` with records, targets and silos as items, or a source for
             `load_task`.
         seeds: Number of seeds, or the seeds; a seed decides partition, batches and noise.
-        training: Learning rate, local steps and batch.
+        training: Learning rate, local steps and batch; `GradientTraining` for a plan that protects persons or records.
         model: A user's own model: a `torch.nn.Module`, a class or function that makes a module, or the result of
             `torch_model`, trained for all silos together; or a `Model`, trained silo by silo. The softmax head by
             default.
@@ -167,7 +179,8 @@ def train(
     plan = with_figures(plan)
     task, user_model = with_metric(read_data(data, **options), metric), model_of(model)
     check_parameters_fit([plan], user_model)
-    training = training or LocalTraining(learning_rate=LEARNING_RATE)
+    training = training or default_training(plan.unit)
+    check_training_fits(training, plan.unit)
     chosen = seeds_of(seeds)
     variants = Variants.from_plans([plan]).with_reference()
     parts = [partition_of(task, plan.federation, seed=seed, records=records) for seed in chosen]
@@ -200,12 +213,19 @@ def train(
         reference=np.array([run.accuracy[-1, 1] for run in runs]),
         models=np.array([run.models[..., 0] for run in runs]),
         regional_sums=np.array(sums) if keep_regional_sums else None,
-        notes=notes_on(task, plan.federation, parts[0], training, records=records)
+        notes=notes_on(task, plan.federation, parts[0], training, records=records, unit=plan.unit)
         + model_notes
         + _size_note(plan, user_model, task),
         metric=metric_of(user_model, task),
         by_silo=dict(zip(tested_silos(task), tested, strict=True)),
     )
+
+
+def default_training(unit: PrivacyUnit) -> LocalTraining:
+    """Returns the default settings of training for a unit of privacy."""
+    if unit.is_within_silo:
+        return GradientTraining(learning_rate=GRADIENT_RATE)
+    return LocalTraining(learning_rate=LEARNING_RATE)
 
 
 def with_metric(task: Task, metric: str | None) -> Task:
@@ -339,28 +359,38 @@ def partition_of(task: Task, federation: Topology, *, seed: int, records: float 
 
 
 def notes_on(
-    task: Task, federation: Topology, partition: Partition, training: LocalTraining, *, records: float | None = None
+    task: Task,
+    federation: Topology,
+    partition: Partition,
+    training: LocalTraining,
+    *,
+    records: float | None = None,
+    unit: PrivacyUnit = SILO_UNIT,
 ) -> tuple[str, ...]:
     """Returns notes for a reader of the accuracies."""
     notes = ["Components and scale were fitted on the pooled training split, outside every epsilon."]
     if not task.fitted:
         notes.clear()
+    noun = f"{unit.noun}s" if unit.is_within_silo else "records"
+    counts = groups_of(partition, task, unit).by_silo if unit.is_within_silo else partition.counts
     wanted = records or task.records or float(federation.sizes.mean())
-    mean_count = float(partition.counts.mean())
+    mean_count = float(counts.mean())
     if task.silo is None and mean_count < 0.99 * wanted:
-        notes.append(f"{task.name} has too few records for {wanted:g} a silo: each holds {mean_count:.3g} on average.")
+        notes.append(f"{task.name} has too few {noun} for {wanted:g} a silo: each holds {mean_count:.3g} on average.")
     if task.silo is None and len(task.classes) > 2 and len(task.sensitive) == 1:
         notes.append(
             f"{task.name} names no silos: about half of every silo's records are of its last class, "
             f"{task.classes[task.sensitive[0]]!r}, as the paper deals two classes. Name silos where they are known."
         )
-    off = np.abs(np.log(partition.counts / mean_count * federation.sizes.mean() / federation.sizes))
+    off = np.abs(np.log(np.maximum(counts, 0.5) / mean_count * federation.sizes.mean() / federation.sizes))
     if task.silo is not None and off.max() > math.log(2):
         name = federation.silo_name(int(off.argmax()))
         notes.append(
             f"The silos of {task.name} are not of the sizes that {federation.name} declares, least of all {name!r}: "
             "weights follow what is declared."
         )
+    if unit.is_within_silo:
+        return (*notes, *_notes_on_persons(task, federation, partition, counts, unit))
     small = int(np.argmin(partition.counts))
     if partition.counts[small] < training.batch:
         notes.append(
@@ -368,3 +398,32 @@ def notes_on(
             f"{training.batch}: batches repeat records."
         )
     return tuple(notes)
+
+
+def _notes_on_persons(
+    task: Task, federation: Topology, partition: Partition, counts: IntArray, unit: PrivacyUnit
+) -> Iterator[str]:
+    """Yields notes on silos with more persons than declared, and on persons in more silos than the plan provides for.
+
+    Args:
+        task: The data.
+        federation: The declared sizes.
+        partition: The records of every silo.
+        counts: The number of persons of every silo in the data.
+        unit: The unit of privacy.
+    """
+    above = counts > (federation.sizes if federation.persons is None else federation.persons)
+    if above.any() and federation.sizes_known:
+        example = federation.silo_name(int(np.argmax(above)))
+        yield (
+            f"{int(above.sum())} silos hold more {unit.noun}s than {federation.name} declares, {example!r} "
+            "for example: their sums are scaled down to the declared number."
+        )
+    if unit.name == "person" and task.persons is not None:
+        most = silos_per_person(partition, task.persons)
+        if most > unit.silos_per_person:
+            yield (
+                f"One {unit.noun} of {task.name} has records in {most} silos, and the plan provides for "
+                f"{unit.silos_per_person}: the guarantee is for the {unit.noun}'s records in one silo. Give "
+                f"--silos-per-person {most} for the records in all silos."
+            )

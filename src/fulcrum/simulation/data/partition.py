@@ -62,6 +62,8 @@ def coupled_partition(
     """Deals training records to silos without repetition, in the proportion of declared sizes.
 
     If records of a class are too few, all silos get proportionally fewer. Without classes records are dealt at random.
+    If the data names persons, persons are dealt whole: sizes then count persons, and the class of a person is the class
+    of the person's first record.
 
     Args:
         task: The records to deal.
@@ -95,7 +97,10 @@ def partition_by_share(
     sizes = federation.sizes if mean is None else federation.sizes * (mean / federation.sizes.mean())
     if not task.classes:
         shares = np.zeros(len(federation))  # without classes nothing is dealt unevenly
-    sensitive = _sensitive(task)
+    sensitive, first_records = _sensitive(task), None
+    if task.persons is not None:  # a person stays whole: records at two silos are clipped twice
+        first_records, person_of = np.unique(task.persons, return_index=True, return_inverse=True)[1:]
+        sensitive = sensitive[first_records]
     pools = [np.flatnonzero(~sensitive), np.flatnonzero(sensitive)]
     stream = np.random.default_rng([_STREAM, seed, 1])
     for pool in pools:
@@ -111,7 +116,25 @@ def partition_by_share(
         if (counts == 1).all():
             raise DataError("partition.records-few", data=task.name, records=len(task.labels_train), silos=len(counts))
         factor *= 0.99  # rounding needs a record more than the pool has
-    return _deal_records(pools, counts, of_sensitive)
+    units = _deal_records(pools, counts, of_sensitive)
+    return units if first_records is None else _records_of_persons(units, person_of)
+
+
+def _records_of_persons(persons: Partition, person_of: IntArray) -> Partition:
+    """Returns the partition of the records of persons that were dealt to silos.
+
+    Args:
+        persons: The persons of every silo, in place of records.
+        person_of: The person of every training record.
+    """
+    order = np.argsort(person_of, kind="stable")
+    by_person = np.bincount(person_of)
+    first = np.cumsum(by_person) - by_person
+    amounts = by_person[persons.records]
+    begin = np.cumsum(amounts) - amounts
+    positions = np.repeat(first[persons.records] - begin, amounts) + np.arange(amounts.sum())
+    counts = np.add.reduceat(amounts, persons.starts)
+    return Partition(records=order[positions], starts=np.cumsum(counts) - counts, counts=counts, shares=persons.shares)
 
 
 def check_silos_known(task: Task, federation: Topology) -> None:
@@ -143,14 +166,15 @@ def declared_partition(task: Task, federation: Topology) -> Partition:
     index = {name: number for number, name in enumerate(federation.silo_names.tolist())}
     owner = np.array([index[name] for name in task.silo])
     counts = np.bincount(owner, minlength=len(federation))
-    if not counts.all():
+    # A silo without persons sends noise: its absence would reveal that the silo has no persons.
+    if federation.persons is None and not counts.all():
         raise DataError("partition.silo-empty", silo=federation.silo_name(int(np.argmin(counts))), data=task.name)
     sensitive = _sensitive(task).astype(float)
     return Partition(
         records=np.argsort(owner, kind="stable"),
         starts=np.cumsum(counts) - counts,
         counts=counts,
-        shares=np.bincount(owner, weights=sensitive) / counts,
+        shares=np.bincount(owner, weights=sensitive, minlength=len(federation)) / np.maximum(counts, 1),
     )
 
 

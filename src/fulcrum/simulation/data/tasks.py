@@ -84,6 +84,7 @@ class Task:
         records: Default of the mean records a silo; None for the federation's own sizes.
         silo: The silo of every training record; None if the data names no silos.
         silo_test: The silo of every test record; None if the data names no silos.
+        persons: The person of every training record; None if the data names no persons.
         sensitive: The classes whose common share differs between silos; the last class by default.
         targets: A name of `TARGETS`.
         fitted: True if components or a scale were fitted on the training split.
@@ -99,6 +100,7 @@ class Task:
     records: int | None = None
     silo: tuple[str, ...] | None = None
     silo_test: tuple[str, ...] | None = None
+    persons: tuple[str, ...] | None = None
     sensitive: tuple[int, ...] = ()
     targets: str = "classes"
     fitted: bool = True
@@ -136,7 +138,12 @@ class Task:
         object.__setattr__(self, f"features_{part}", features)
         object.__setattr__(self, f"labels_{part}", labels)
         silo = self.silo if part == "train" else self.silo_test
-        for what, count in (("labels", len(labels)), *((("silos", len(silo)),) if silo is not None else ())):
+        columns: dict[str, Any] = {
+            "labels": labels,
+            "silos": silo,
+            "persons": self.persons if part == "train" else None,
+        }
+        for what, count in ((name, len(column)) for name, column in columns.items() if column is not None):
             if count != len(features):
                 raise DataError(
                     "data.records-length", data=self.name, records=len(features), part=part, count=count, noun=what

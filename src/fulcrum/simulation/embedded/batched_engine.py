@@ -10,22 +10,25 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.core.noise.mechanism import batch_factors, noise_norm
+from fulcrum.core.noise.mechanism import batch_factors, clip_factor, noise_norm
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
-from fulcrum.errors import DivergedUpdateError, ParameterError
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
+from fulcrum.errors import DivergedUpdateError, ParameterError, listing
 from fulcrum.planning.plan import Plan
 from fulcrum.rules.server_rule import ServerRule
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
+from fulcrum.simulation.data.person_groups import PersonGroups, check_task_fits, groups_of
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.metrics import measure, measure_by_region, measure_by_silo, recall_of
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
+from fulcrum.simulation.embedded.person_sums import clipped_sums
 from fulcrum.simulation.embedded.server_variants import Servers
 
 AGGREGATOR_BLOCK = 1 << 62
@@ -51,6 +54,46 @@ class LocalTraining:
                 raise ParameterError("training.setting-range", setting=name, value=value)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GradientTraining(LocalTraining):
+    """Settings of training for the units "person" and "record": every silo sends one sum of gradients a round.
+
+    The gradient of a person is taken at the global model, over all records of the person. More local steps would mix
+    persons before the clip, and a sample of records gains nothing if everybody takes part in every round.
+
+    Attributes:
+        learning_rate: The learning rate of the server, the factor of the mean gradient in the model's displacement. A
+            rate before the clip would change the noise over the signal; after the sum the rate is a public constant.
+        steps: 1.
+        batch: 0, for all records.
+    """
+
+    steps: int = field(default=1, init=False)
+    batch: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.learning_rate < np.inf:
+            raise ParameterError("training.learning-rate-range", learning_rate=self.learning_rate)
+
+
+def check_training_fits(training: LocalTraining, unit: PrivacyUnit) -> None:
+    """Raises `ParameterError` unless the unit of privacy allows this training.
+
+    The clip bounds a person's share of a release only if the gradients of persons have not met before the clip.
+    """
+    one_gradient = isinstance(training, GradientTraining)
+    if unit.is_within_silo and not one_gradient:
+        raise ParameterError(
+            "training.unit-steps",
+            unit=unit.name,
+            steps=training.steps,
+            batch=training.batch,
+            learning_rate=training.learning_rate,
+        )
+    if one_gradient and not unit.is_within_silo:
+        raise ParameterError("training.unit-one-gradient", learning_rate=training.learning_rate)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Variants:
     """The noise of every variant on a federation; all else is the same for every variant.
@@ -66,6 +109,9 @@ class Variants:
         clip_norm: By variant; infinite without a clip.
         clip_share: By variant, the share of the clip norm at which updates are clipped before scaling up.
         rules: Server rule by variant.
+        largest_sums: By silo and variant, the largest norm of a silo's sum of clipped gradients, in clip norms; None
+            for the unit "silo".
+        unit: The unit of privacy, the same for every variant. Clip norm and clip share belong to one unit.
     """
 
     silo_name: Callable[[int], str]
@@ -78,6 +124,8 @@ class Variants:
     clip_norm: FloatArray
     clip_share: FloatArray
     rules: tuple[ServerRule, ...]
+    largest_sums: FloatArray | None = None
+    unit: PrivacyUnit = SILO_UNIT
 
     @classmethod
     def from_plans(cls, plans: Sequence[Plan]) -> "Variants":
@@ -87,6 +135,9 @@ class Variants:
         foreign = any(plan.federation.digest != first.federation.digest for plan in others)
         if foreign or any(plan.rounds != first.rounds for plan in plans):
             raise ParameterError("training.plans-differ")
+        names = {plan.unit.name for plan in plans}
+        if len(names) > 1:
+            raise ParameterError("training.units-differ", units=listing(sorted(names)))
         federation, regions = first.federation, len(first.federation.innermost.nodes)
         injected = [plan.aggregator_noise_multiplier for plan in plans]
         return cls(
@@ -100,6 +151,8 @@ class Variants:
             clip_norm=np.array([plan.clip_norm for plan in plans]),
             clip_share=np.array([plan.clip_share for plan in plans]),
             rules=tuple(plan.server_rule for plan in plans),
+            largest_sums=np.stack([p.largest_sums for p in plans], axis=1) if first.unit.is_within_silo else None,
+            unit=first.unit,
         )
 
     @property
@@ -108,14 +161,20 @@ class Variants:
         return noise_norm(self.clip_norm)
 
     def factors(self, sizes: FloatArray, silos: slice) -> tuple[FloatArray, FloatArray]:
-        """Returns by silo and variant the factors of updates with these norms, and of normal draws, in the sums."""
-        return batch_factors(
+        """Returns by silo and variant the factors of updates with these norms, and of normal draws, in the sums.
+
+        For units within silos an update is a sum of clipped gradients, and is scaled down to the largest sum.
+        """
+        signal, noise = batch_factors(
             sizes,
             weight=self.weights[silos],
             noise_multiplier=self.noise_multiplier[silos],
             clip_norm=self.clip_norm,
             clip_share=self.clip_share,
         )
+        if self.largest_sums is not None:
+            signal = self.weights[silos] * clip_factor(sizes, self.largest_sums[silos] * self.clip_norm)
+        return signal, noise
 
     def regions_of(self, task: Task) -> dict[str, int]:
         """Returns the number of the region by silo, if the task names the silos of test records."""
@@ -133,6 +192,7 @@ class Variants:
             clip_norm=np.array([np.inf]),
             clip_share=np.ones(1),
             rules=(SumRule(),),
+            largest_sums=None if self.largest_sums is None else self.largest_sums[:, :1],
         )
 
     def with_reference(self) -> "Variants":
@@ -142,6 +202,7 @@ class Variants:
     def concatenate(self, others: "Variants") -> "Variants":
         """Returns these variants, followed by further variants on the same federation."""
         injected = [self.aggregator_noise_multiplier, others.aggregator_noise_multiplier]
+        largest = [part for part in (self.largest_sums, others.largest_sums) if part is not None]
         return replace(
             self,
             weights=np.hstack([self.weights, others.weights]),
@@ -150,13 +211,13 @@ class Variants:
             clip_norm=np.append(self.clip_norm, others.clip_norm),
             clip_share=np.append(self.clip_share, others.clip_share),
             rules=(*self.rules, *others.rules),
+            largest_sums=np.hstack(largest) if largest else None,
         )
 
     def distinct(self) -> tuple["Variants", IntArray]:
         """Returns the variants without repetition, in order, and the index of every variant in the result."""
-        columns = np.vstack(
-            [self.clip_norm, self.clip_share, self.weights, self.noise_multiplier, self.aggregator_noise_multiplier]
-        )
+        parts = [self.clip_norm, self.clip_share, self.weights, self.noise_multiplier, self.aggregator_noise_multiplier]
+        columns = np.vstack(parts if self.largest_sums is None else [*parts, self.largest_sums])
         number: dict[tuple[bytes, bytes], int] = {}
         keys = [(column.tobytes(), rule.key) for column, rule in zip(columns.T, self.rules, strict=True)]
         place = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.intp)
@@ -169,6 +230,7 @@ class Variants:
             clip_norm=self.clip_norm[first],
             clip_share=self.clip_share[first],
             rules=tuple(self.rules[variant] for variant in first.tolist()),
+            largest_sums=None if self.largest_sums is None else self.largest_sums[:, first],
         )
         return chosen, place
 
@@ -235,7 +297,7 @@ def train_jobs(
     Args:
         jobs: The jobs to train, all with the same number of rounds.
         task: The records, and the test split.
-        training: Settings of local training.
+        training: Settings of local training; `GradientTraining` for the units "person" and "record".
         keep_regional_sums: True keeps the sums seen by an observer above the regions.
         every_round: True tests after every round, False after the last round alone.
         threads: Number of blocks at a time; the processor count by default. The number does not change the result.
@@ -243,8 +305,12 @@ def train_jobs(
     """
     if len({job.variants.rounds for job in jobs}) != 1:
         raise ParameterError("training.rounds-differ")
+    for job in jobs:
+        check_training_fits(training, job.variants.unit)
+        check_task_fits(task, job.variants.unit)
     head = SoftmaxHead(features=task.width, classes=len(task.classes))
     inputs, test_inputs = with_bias(task.features_train), with_bias(task.features_test)
+    labels = task.labels_train
     rounds, threads = jobs[0].variants.rounds, threads or os.cpu_count() or 1
     distinct, places = zip(*(job.variants.distinct() for job in jobs), strict=True)
     jobs = [replace(job, variants=variants) for job, variants in zip(jobs, distinct, strict=True)]
@@ -259,8 +325,11 @@ def train_jobs(
         for variants, shape in zip(distinct, shapes, strict=True)
     ]
     servers = [
-        Servers(variants.rules, shape[:2], classes=head.classes)
+        Servers(variants.rules, shape[:2], classes=head.classes, rate=server_rate(training))
         for variants, shape in zip(distinct, shapes, strict=True)
+    ]
+    persons = [
+        groups_of(job.partition, task, job.variants.unit) if job.variants.unit.is_within_silo else None for job in jobs
     ]
     work = [
         (index, block)
@@ -272,7 +341,7 @@ def train_jobs(
     try:
         for number in range(1, rounds + 1):
             pieces = (
-                (block_sums, jobs[index], block, number, models[index], head, inputs, task.labels_train, training)
+                (block_sums, jobs[index], block, number, models[index], head, inputs, labels, training, persons[index])
                 for index, block in work
             )
             observed = [
@@ -335,6 +404,11 @@ def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: 
         wait(() if interrupted else waiting)
 
 
+def server_rate(training: LocalTraining) -> float:
+    """Returns the server's learning rate: 1 if silos train, since updates contain the rate of local steps."""
+    return training.learning_rate if isinstance(training, GradientTraining) else 1.0
+
+
 def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, labels: IntArray) -> FloatArray:
     """Returns the accuracy of every variant's model."""
     return np.asarray(right_answers(head, models, inputs, labels).mean(axis=0))
@@ -390,17 +464,23 @@ def block_sums(
     inputs: FloatArray,
     labels: IntArray,
     training: LocalTraining,
+    persons: PersonGroups | None = None,
 ) -> tuple[IntArray, FloatArray]:
     """Trains, clips, perturbs and weights a block of silos; returns the regions and the block's part of their sums.
 
     Every release is weight * (clip(update) + noise), with noise of standard deviation noise_multiplier * clip_norm for
-    every coordinate. The noise is seeded, and so protects no silo: the function is for simulations alone.
+    every coordinate. With persons the update is the sum of the persons' clipped gradients, and the clip is the scaling
+    to the largest sum. The noise is seeded, and so protects nobody: the function is for simulations alone.
     """
     variants = job.variants
     silos = slice(block * SILOS_A_BLOCK, min((block + 1) * SILOS_A_BLOCK, len(variants.weights)))
-    picks = batch_picks(job, block, round_number, training)
+    clips: dict[str, FloatArray] = {"clip_norm": variants.clip_norm, "clip_share": variants.clip_share}
     with np.errstate(over="ignore", invalid="ignore"):  # a silo that diverges is named below
-        updates = head.local_updates(models, inputs, labels, picks, training.learning_rate)
+        if persons is None:
+            picks = batch_picks(job, block, round_number, training)
+            updates = head.local_updates(models, inputs, labels, picks, training.learning_rate)
+        else:
+            updates = clipped_sums(models, inputs, labels, persons, silos, **clips)
         flat = updates.reshape(len(updates), head.parameters, -1)
         sizes = np.sqrt(np.einsum("spa,spa->sa", flat, flat))
     if not np.isfinite(sizes).all():

@@ -33,6 +33,8 @@ class Model:
             model. With this number a server that pools knows the direction ignored by the head, and shrinks the head.
         metric: Scores and targets of the test split to a number; by default the metric of the task, accuracy for
             classes.
+        gradient: Parameters, features (n, p) and labels (n,) of one person to the gradient of the summed loss, d
+            numbers. The units "person" and "record" need the function; the unit "silo" does not call it.
     """
 
     parameters: int
@@ -43,6 +45,7 @@ class Model:
     start: FloatArray | None = None
     classes: int | None = None
     metric: Callable[[Any, Any], Any] | None = None
+    gradient: Callable[[FloatArray, FloatArray, IntArray], FloatArray] | None = None
 
     def __post_init__(self) -> None:
         if self.start is not None and np.shape(self.start) != (self.parameters,):
@@ -67,11 +70,14 @@ class SoftmaxHead:
         """Returns the head as three pure functions of a single silo, the plain way."""
         shape = (self.features + 1, self.classes)
 
-        def step(weights: FloatArray, features: FloatArray, labels: IntArray) -> FloatArray:
+        def gradient(weights: FloatArray, features: FloatArray, labels: IntArray) -> FloatArray:
             inputs = with_bias(features)
-            residual = _softmax(inputs @ weights)
+            residual = softmax(inputs @ weights.reshape(shape))
             residual[np.arange(len(labels)), labels] -= 1
-            return weights - learning_rate / len(labels) * (inputs.T @ residual)
+            return np.asarray(inputs.T @ residual)
+
+        def step(weights: FloatArray, features: FloatArray, labels: IntArray) -> FloatArray:
+            return weights - learning_rate / len(labels) * gradient(weights, features, labels)
 
         return Model(
             parameters=self.parameters,
@@ -80,6 +86,7 @@ class SoftmaxHead:
             final=lambda weights: weights.ravel(),
             scores=lambda parameters, features: with_bias(features) @ parameters.reshape(shape),
             classes=self.classes,
+            gradient=lambda parameters, features, labels: gradient(parameters, features, labels).ravel(),
         )
 
     def scores(self, models: FloatArray, inputs: FloatArray) -> FloatArray:
@@ -140,7 +147,7 @@ class SoftmaxHead:
         for step in range(steps):
             features = inputs[picks[step]]
             logits = (features @ weights).reshape(silos, batch, classes, variants)
-            residual = _softmax(logits, axis=2)
+            residual = softmax(logits, axis=2)
             residual -= one_hot[labels[picks[step]]][..., None]
             gradient = features.transpose(0, 2, 1) @ residual.reshape(silos, batch, classes * variants)
             weights -= learning_rate / batch * gradient
@@ -152,7 +159,8 @@ def with_bias(features: FloatArray) -> FloatArray:
     return np.concatenate([features, np.ones((len(features), 1))], axis=1)
 
 
-def _softmax(logits: FloatArray, axis: int = -1) -> FloatArray:
+def softmax(logits: FloatArray, axis: int = -1) -> FloatArray:
+    """Returns the probabilities of classes from scores; the classes are on `axis`."""
     shifted: FloatArray = logits - logits.max(axis=axis, keepdims=True)
     np.exp(shifted, out=shifted)
     shifted /= shifted.sum(axis=axis, keepdims=True)

@@ -30,7 +30,7 @@ def class_mixes(partition: Partition, labels: IntArray, region_of: IntArray, *, 
     regions = int(region_of.max()) + 1
     holdings = np.bincount(owner * classes + labels[partition.records], minlength=regions * classes)
     counts = holdings.reshape(regions, classes)
-    return np.asarray(counts / counts.sum(axis=1, keepdims=True))
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
 
 
 def worst_region_accuracy(recall: FloatArray, mixes: FloatArray) -> FloatArray:
@@ -44,4 +44,4 @@ def worst_region_accuracy(recall: FloatArray, mixes: FloatArray) -> FloatArray:
     shares = mixes[:, tested]
     with np.errstate(invalid="ignore"):
         shares = shares / shares.sum(axis=1, keepdims=True)
-    return np.asarray((shares @ recall[tested]).min(axis=0))
+    return np.asarray(np.fmin.reduce(shares @ recall[tested], axis=0))

@@ -27,15 +27,19 @@ from fulcrum.rules.sum_rule import SumRule
 class Servers:
     """The servers of all variants of a job, with a rule and a state for every variant."""
 
-    def __init__(self, rules: Sequence[ServerRule], shape: tuple[int, ...], *, classes: int | None) -> None:
+    def __init__(
+        self, rules: Sequence[ServerRule], shape: tuple[int, ...], *, classes: int | None, rate: float = 1.0
+    ) -> None:
         """Begins before the first round.
 
         Args:
             rules: Server rule by variant.
             shape: Shape of the model.
             classes: Number of classes of a softmax head; None for any other model.
+            rate: The server's learning rate: the distance by which a sum of length 1 moves the model. 1 for sums of
+                updates; the learning rate of training for sums of gradients.
         """
-        self._rules, self._classes = rules, classes
+        self._rules, self._classes, self._rate = rules, classes, rate
         pooling = {variant: rule for variant, rule in enumerate(rules) if isinstance(rule, RandomEffectsRule)}
         self._pooling = list(pooling)
         self._displacement = np.zeros((*shape, len(pooling)))
@@ -47,7 +51,14 @@ class Servers:
         self._states: dict[int, ServerState] = {}
 
     def advance(self, models: FloatArray, sums: FloatArray) -> FloatArray:
-        """Returns the models after a round, variants on the last axis, from sums with regions on the first axis."""
+        """Returns the models after a round, variants on the last axis, from sums with regions on the first axis.
+
+        A rule knows noise and clip norm in the unit of the sums. So the rule moves the models divided by the rate, and
+        the rate is a factor of the displacement under every rule.
+        """
+        return self._advance(models, sums) if self._rate == 1 else self._rate * self._advance(models / self._rate, sums)
+
+    def _advance(self, models: FloatArray, sums: FloatArray) -> FloatArray:
         total = sums.sum(axis=0)
         after = np.asarray(models + total)
         if self._pooling:

@@ -23,6 +23,7 @@ def run_rounds(
     keep_regional_sums: bool = False,
     every_round: bool = True,
     on_round: Callable[[int, FloatArray], None] | None = None,
+    rate: float = 1.0,
 ) -> FederationRun:
     """Runs all rounds; parameters and sums come back as flat vectors, (parameters, 1, variants).
 
@@ -35,11 +36,12 @@ def run_rounds(
         keep_regional_sums: True keeps the sums seen by an observer above the regions.
         every_round: True tests after every round, False after the last round alone.
         on_round: Called after every tested round with the round and the accuracies by variant.
+        rate: The server's learning rate; 1 for sums of updates.
     """
     models = np.zeros((model.parameters, len(variants.clip_norm)))
     if model.start is not None:
         models += model.start[:, None]
-    servers = Servers(variants.rules, (model.parameters,), classes=model.classes)
+    servers = Servers(variants.rules, (model.parameters,), classes=model.classes, rate=rate)
     accuracy, kept_sums = [], []
     for round_number in range(1, variants.rounds + 1):
         observed = sums(models, round_number)

@@ -22,7 +22,8 @@ from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.simulation.data.tasks import TARGETS
 from fulcrum.simulation.trials import SIZE_LAWS
 
-GROUPS = ["Input", "Target", "Noise", "Weights and server", "Observers", "Training", "Deployment", "Output"]
+GROUPS = ["Input", "Target", "Unit of privacy", "Noise", "Weights and server", "Observers", "Training", "Deployment"]
+GROUPS += ["Output"]
 
 
 def words_of(command, option):
@@ -86,7 +87,8 @@ def test_the_help_of_plan_has_groups_in_order_and_lists_choices(capsys):
     headings = [line.strip("╭╮─ ") for line in lines if line.startswith("╭")]
     assert headings == GROUPS
     said = " ".join(" ".join(lines).replace("│", " ").split())
-    for choices in ("exact, renyi", "paper, capacity", "silo, aggregator", "trusted, masked", "table, json, csv"):
+    words = ("exact, renyi", "paper, capacity", "silo, aggregator", "trusted, masked", "table, json, csv")
+    for choices in (*words, "silo, person, record", "replace, add-remove"):
         assert f"[choices: {choices}]" in said
 
 

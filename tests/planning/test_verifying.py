@@ -10,6 +10,7 @@ import fulcrum
 from fulcrum.core.plan import verification as verification
 from fulcrum.core.plan import verify_floors as verification_of_floors
 from fulcrum.core.plan import verify_masking as verification_of_masking
+from fulcrum.core.plan import verify_persons as verification_of_persons
 from fulcrum.core.plan import verify_weights as verification_of_weights
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verification import verify
@@ -119,7 +120,13 @@ def test_a_content_in_memory_that_no_file_can_have_is_refused_as_its_file_would_
 def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone():
     shared = {
         node.module
-        for module in (verification, verification_of_floors, verification_of_masking, verification_of_weights)
+        for module in (
+            verification,
+            verification_of_floors,
+            verification_of_masking,
+            verification_of_persons,
+            verification_of_weights,
+        )
         for node in ast.walk(ast.parse(Path(module.__file__).read_text()))
         if isinstance(node, ast.ImportFrom)
     }
@@ -133,6 +140,7 @@ def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone()
     } | {
         "core.plan.verify_floors",
         "core.plan.verify_masking",
+        "core.plan.verify_persons",
         "core.plan.verify_weights",
     }
     assert ours == {"core.accounting", "core.privacy_unit", "core.topology", *words_and_file}

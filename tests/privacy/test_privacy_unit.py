@@ -1,10 +1,9 @@
-"""A unit of another sensitivity, registered here, is carried by planner, plan file, verification, words and ledger."""
+"""The unit of privacy is carried by planner, plan file, verification, words and the cost of a release."""
 
 import dataclasses
 import math
 
 import msgspec
-import numpy as np
 import pytest
 from error_codes import coded
 
@@ -13,117 +12,156 @@ from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.plan.figures import effective_multiplier
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verified_plan import verified_plan
-from fulcrum.core.privacy_unit import SILO_UNIT, UNITS, PrivacyUnit
-from fulcrum.core.silo.releasing import release
-from fulcrum.core.store.ledger import Ledger
-from fulcrum.errors import ParameterError, PlanError, ReleaseError
-from fulcrum.planning.planner import Execution, make_plan, plan
-from fulcrum.planning.targets import Target
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit, ratio_of_conventions, whole_silo_ratio
+from fulcrum.errors import ParameterError, PlanError
+from fulcrum.planning.planner import plan
 from fulcrum.planning.theory.calibration import epsilon_of, noise_for
 from fulcrum.planning.theory.observer_power import observer_power
 from fulcrum.readers.federation import Federation
 
 FEDERATION = Federation.from_sizes({"north": [120, 80, 40], "south": [300]})
-TARGET = Target(rounds=10, epsilon={"region": 1.0})
+PATIENT = PrivacyUnit(name="person", neighbours="add-remove", label="patient")
 
 
-@pytest.fixture
-def patient(monkeypatch):
-    """Add or remove: the empty update lies in the middle of the ball, so its radius is the sensitivity."""
-    unit = PrivacyUnit(
-        name="patient",
-        protected="patient's records",
-        relation="add or remove one patient's records",
-        sensitivity=1.0,
-    )
-    monkeypatch.setitem(UNITS, "patient", unit)
-    return unit
+def made(**settings):
+    return plan(FEDERATION, **({"rounds": 10, "epsilon": 1.0, "unit": "person"} | settings))
 
 
 def test_the_sensitivity_of_a_silo_is_the_diameter_of_the_clip_ball():
     assert SILO_UNIT.sensitivity == 2
-    assert UNITS == {"silo": SILO_UNIT}
-    made = plan(FEDERATION, rounds=10, epsilon=1.0)
-    assert made.unit is SILO_UNIT
-    assert b'"unit"' not in msgspec.json.encode(made.content())
+    silo = plan(FEDERATION, rounds=10, epsilon=1.0)
+    assert silo.unit == SILO_UNIT
+    content = msgspec.json.encode(silo.content())
+    assert not any(
+        word in content for word in (b'"unit"', b'"neighbours"', b'"silos_per_person"', b'"two_silos_above"')
+    )
 
 
-@pytest.mark.parametrize("sensitivity", [0.0, -1.0, math.inf, math.nan])
-def test_a_unit_without_a_sensitivity_is_refused(sensitivity):
-    with pytest.raises(ParameterError, check=coded("unit.sensitivity-range")):
-        dataclasses.replace(SILO_UNIT, sensitivity=sensitivity)
+@pytest.mark.parametrize(
+    ("neighbours", "is_cut", "sensitivity"),
+    [("replace", False, 2.0), ("add-remove", False, 1.0), ("replace", True, 2.01), ("add-remove", True, 1.01)],
+)
+def test_the_sensitivity_of_a_person_is_the_diameter_or_the_radius(neighbours, is_cut, sensitivity):
+    unit = PrivacyUnit(name="person", neighbours=neighbours, is_cut=is_cut)
+    assert unit.sensitivity == sensitivity
+    assert whole_silo_ratio(unit) == 2 / sensitivity
+    other = dataclasses.replace(unit, neighbours="replace" if neighbours == "add-remove" else "add-remove")
+    assert ratio_of_conventions(unit) == other.sensitivity / sensitivity
+    assert PrivacyUnit(is_cut=is_cut).sensitivity == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"name": "patient"}, "errors.name-unknown"),
+        ({"name": "person", "neighbours": "add/remove"}, "errors.name-unknown"),
+        ({"neighbours": "add-remove"}, "unit.silo-alone"),
+        ({"silos_per_person": 2}, "unit.silo-alone"),
+        ({"label": "patient"}, "unit.silo-alone"),
+        ({"name": "person", "silos_per_person": 0}, "unit.silos-per-person-range"),
+        ({"name": "person", "silos_per_person": 1.5}, "unit.silos-per-person-range"),
+        ({"name": "person", "silos_per_person": True}, "unit.silos-per-person-range"),
+        ({"name": "person", "silos_per_person": 10**7}, "unit.silos-per-person-range"),
+        ({"name": "person", "label": "two words"}, "unit.label-invalid"),
+        ({"name": "person", "label": "Patient"}, "unit.label-invalid"),
+        ({"name": "person", "label": "patient\n"}, "unit.label-invalid"),
+        ({"name": "person", "label": "p" * 33}, "unit.label-invalid"),
+    ],
+)
+def test_a_unit_that_is_none_is_refused(settings, code):
+    with pytest.raises(ParameterError, check=coded(code)):
+        PrivacyUnit(**settings)
+
+
+@pytest.mark.parametrize(
+    ("unit", "relation"),
+    [
+        (SILO_UNIT, "replace one silo's whole dataset"),
+        (
+            PrivacyUnit(name="person"),
+            "replace all records of one person in one silo by the records of another person in the same silo",
+        ),
+        (PATIENT, "add or remove all records of one patient in one silo"),
+        (PrivacyUnit(name="record"), "replace one record in one silo by another record in the same silo"),
+        (
+            PrivacyUnit(name="person", label="patient", silos_per_person=3),
+            "replace all records of one patient in up to 3 silos by the records of another patient in the same silos",
+        ),
+    ],
+)
+def test_the_relation_names_the_change_the_unit_and_the_silos(unit, relation):
+    assert unit.relation == relation
 
 
 @pytest.mark.parametrize("accountant", ["exact", "renyi"])
-def test_half_the_sensitivity_needs_half_the_multiplier(patient, accountant):
+def test_half_the_sensitivity_needs_half_the_multiplier(accountant):
     settings = {"rounds": 10, "delta": 1e-5, "accountant": accountant}
-    assert epsilon_of(3.0, unit=patient, **settings) == epsilon_of(6.0, **settings)
-    assert epsilon_of(3.0, unit=patient, **settings) < epsilon_of(3.0, **settings)
-    assert noise_for(1.0, unit=patient, **settings) == pytest.approx(noise_for(1.0, **settings) / 2, rel=1e-12)
-    assert observer_power(3.0, rounds=10, unit=patient) == observer_power(6.0, rounds=10)
+    assert epsilon_of(3.0, unit=PATIENT, **settings) == epsilon_of(6.0, **settings)
+    assert epsilon_of(3.0, unit=PATIENT, **settings) < epsilon_of(3.0, **settings)
+    assert noise_for(1.0, unit=PATIENT, **settings) == pytest.approx(noise_for(1.0, **settings) / 2, rel=1e-12)
+    assert observer_power(3.0, rounds=10, unit=PATIENT) == observer_power(6.0, rounds=10)
 
 
-def test_planner_and_verification_agree_on_another_unit(patient):
-    silo = make_plan(FEDERATION, TARGET, Execution())
-    made = make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution())
-    assert made.noise_multiplier == pytest.approx(silo.noise_multiplier / 2, rel=1e-12)
-    assert made.epsilon_above.max() == pytest.approx(1.0, rel=1e-9)
-    assert made.epsilon_inside == pytest.approx(silo.epsilon_inside, rel=1e-9)
-    content = made.content()
-    assert (content.settings.unit, content.guarantee.sensitivity) == ("patient", made.clip_norm)
-    assert content.guarantee.adjacency == "add or remove one patient's records, its declared size kept"
-    assert "every patient's records has epsilon 1 against" in content.guarantee.statement
+def test_planner_and_verification_agree_on_another_unit():
+    replaced, added = made(), made(neighbours="add-remove", unit_name="patient")
+    assert added.noise_multiplier == pytest.approx(replaced.noise_multiplier / 2, rel=1e-12)
+    assert added.epsilon_above.max() == pytest.approx(1.0, rel=1e-9)
+    assert added.epsilon_inside == pytest.approx(replaced.epsilon_inside, rel=1e-9)
+    content = added.content()
+    assert (content.settings.unit, content.guarantee.sensitivity) == ("person", added.clip_norm)
+    assert content.guarantee.adjacency.startswith("add or remove all records of one patient in one silo, in all rounds")
+    assert "every patient's records in one silo have epsilon 1 against" in content.guarantee.statement
     checks = fulcrum.verify(content)
     assert [check for check in checks if not check.holds] == []
-    assert "sensitivity is 1C" in {check.name for check in checks}
-    sound = verified_plan(content)
-    assert sound.unit is patient
-    assert fulcrum.verify(silo.content())[2].name == "sensitivity is 2C"
+    assert {"sensitivity is 1C", "persons"} <= {check.name for check in checks}
+    assert verified_plan(content).unit == PATIENT
+    assert fulcrum.verify(replaced.content())[2].name == "sensitivity is 2C"
 
 
-def test_a_plan_that_claims_a_unit_it_was_not_made_for_fails_verification(patient):
-    # Half of the noise that a silo needs, said to protect silos: every figure of the file but epsilon could agree.
-    content = make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()).content()
-    claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, unit="silo"))
+@pytest.mark.parametrize("change", [{"unit": "silo"}, {"neighbours": "replace"}, {"silos_per_person": 2}])
+def test_a_plan_that_claims_a_unit_it_was_not_made_for_fails_verification(change):
+    content = made(neighbours="add-remove").content()
+    change = change | ({"neighbours": "replace"} if change == {"unit": "silo"} else {})
+    claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, **change))
     claimed = msgspec.structs.replace(claimed, digest=content_digest(claimed))
     failing = {check.name for check in fulcrum.verify(claimed) if not check.holds}
-    assert {"sensitivity is 2C", "epsilon at region", "requirement at region", "epsilon target at region"} <= failing
+    assert {"epsilon at region", "requirement at region", "epsilon target at region", "words"} <= failing
 
 
-def test_a_plan_of_an_unknown_unit_is_refused(patient, monkeypatch):
-    content = make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()).content()
-    monkeypatch.delitem(UNITS, "patient")
-    with pytest.raises(PlanError, check=coded("plan.inconsistent")):
-        fulcrum.verify(content)
-
-
-def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(patient):
-    learned = Target(rounds=10, information=2.0, floor=np.zeros(len(FEDERATION)), unit=patient)
-    with pytest.raises(ParameterError, check=coded("plan.unit-unsupported")):
-        make_plan(FEDERATION, learned, Execution())
-    content = plan(FEDERATION, rounds=10, information=2.0).content()
+def test_a_plan_of_an_unknown_unit_is_refused():
+    content = made().content()
     claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, unit="patient"))
+    with pytest.raises(PlanError, check=coded("plan.field-invalid")):
+        fulcrum.verify(msgspec.structs.replace(claimed, digest=""))
+
+
+@pytest.mark.parametrize("settings", [{"information": 2.0}, {"floor": 0.5, "epsilon": 1.0}])
+@pytest.mark.parametrize("unit", ["person", "record"])
+def test_bounds_on_what_is_learned_of_a_silo_need_the_unit_silo(settings, unit):
+    with pytest.raises(ParameterError, check=coded("plan.unit-unsupported", unit=unit)):
+        plan(FEDERATION, rounds=10, unit=unit, **settings)
+    content = plan(FEDERATION, rounds=10, **settings).content()
+    claimed = msgspec.structs.replace(content, settings=msgspec.structs.replace(content.settings, unit=unit))
     with pytest.raises(PlanError, check=coded("plan.inconsistent")):
         fulcrum.verify(msgspec.structs.replace(claimed, digest=""))
 
 
-def test_a_release_charges_by_the_sensitivity_of_the_unit(patient):
-    made = verified_plan(make_plan(FEDERATION, dataclasses.replace(TARGET, unit=patient), Execution()))
+def test_a_release_charges_by_the_sensitivity_of_the_unit():
+    sound = verified_plan(made(neighbours="add-remove"))
     name = FEDERATION.silo_name(0)
-    cost = made.release_cost(name)["region"]
-    assert cost == pytest.approx(1 / float(effective_multiplier(made, "region")[0]) ** 2, rel=1e-12)
-    assert made.release_cost_alone(name) == pytest.approx(1 / float(made.noise_multiplier[0]) ** 2, rel=1e-12)
-    # At the same noise a silo would have spent four times as much.
-    epsilon = epsilon_of_shift(math.sqrt(10 * cost), delta=made.delta, accountant=made.accountant)
+    cost = sound.release_cost(name)["region"]
+    assert cost == pytest.approx(1 / float(effective_multiplier(sound, "region")[0]) ** 2, rel=1e-12)
+    assert sound.release_cost_alone(name) == pytest.approx(1 / float(sound.noise_multiplier[0]) ** 2, rel=1e-12)
+    epsilon = epsilon_of_shift(math.sqrt(10 * cost), delta=sound.delta, accountant=sound.accountant)
     assert float(epsilon) == pytest.approx(1.0, rel=1e-6)
 
 
-def test_a_silo_releases_nothing_under_a_plan_of_another_unit(patient, tmp_path):
-    """Its cost would be added to the costs of silos, and nothing clips what the unit is."""
-    target = dataclasses.replace(TARGET, parameters=6, accountant="renyi", unit=patient)
-    made = make_plan(FEDERATION, target, Execution(purpose="deployment"))
-    name = FEDERATION.silo_name(0)
-    with Ledger.open(tmp_path / "silo.ledger", silo=name) as ledger:
-        with pytest.raises(ReleaseError, check=coded("release.unit-unsupported", unit="patient")):
-            release({"w": np.ones(6)}, made, name, 1, ledger=ledger)
-        assert not ledger.entries()
+def test_a_release_charges_for_a_person_in_several_silos():
+    sound = verified_plan(made(silos_per_person=2))
+    costs = [sound.release_cost(FEDERATION.silo_name(silo)) for silo in range(4)]
+    kappa = [2 * math.sqrt(2 * members) for members in (2, 2, 2, 1)]  # "south" has one silo
+    expected = [float(k / s) ** 2 for k, s in zip(kappa, effective_multiplier(sound, "region"), strict=True)]
+    assert [cost["region"] for cost in costs] == pytest.approx(expected, rel=1e-12)
+    alone = [sound.release_cost_alone(FEDERATION.silo_name(silo)) for silo in range(4)]
+    assert alone == pytest.approx([cost["silo"] for cost in costs], rel=1e-12)
+    assert alone == pytest.approx([8 / float(s) ** 2 for s in sound.noise_multiplier], rel=1e-12)

@@ -67,7 +67,7 @@ class PrivacyUnit:
         return self.label or self.name
 
     @property
-    def protected(self) -> str:
+    def protected_data(self) -> str:
         """The protected data, to be read after "every" or "a"."""
         if not self.is_within_silo:
             return "silo's whole dataset"

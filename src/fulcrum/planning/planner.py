@@ -321,12 +321,12 @@ def _declared_persons(federation: Topology, target: Target) -> FloatArray | None
         number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
         if value is not None and not (number and 1 <= value <= _MOST_PERSONS):
             raise ParameterError("unit.persons-range", name=name, value=value, most=_MOST_PERSONS)
-    if federation.sizes_known == (declared is not None):
-        raise ParameterError(
-            "unit.persons-twice" if federation.sizes_known else "unit.persons-missing", unit=target.unit.noun
-        )
     if declared is not None:
+        if federation.sizes_known:
+            raise ParameterError("unit.persons-twice", unit=target.unit.noun)
         return np.full(len(federation), float(declared))
+    if not federation.sizes_known:
+        raise ParameterError("unit.persons-missing", unit=target.unit.noun)
     if federation.sizes.min() < 1:
         silo = federation.silo_name(int(np.argmin(federation.sizes)))
         raise ParameterError("unit.persons-below-one", silo=silo, persons=float(federation.sizes.min()))

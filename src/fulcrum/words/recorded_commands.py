@@ -54,6 +54,13 @@ _TARGET = frozenset(
         "--least-influence",
         "--injection",
         "--aggregation",
+        "--unit",
+        "--unit-name",
+        "--neighbours",
+        "--silos-per-person",
+        "--persons-per-silo",
+        "--silo-clip",
+        "--silo-epsilon",
         "--seed",
     }
 )

@@ -140,8 +140,8 @@ class Guarantee:
             even.append(f"up to {who} of each {self.innermost} {'is' if dropouts == 1 else 'are'} missing from a sum")
         condition = f", even if {' and '.join(even)}" if even else ""
         delta = rounded_up(self.delta)
-        has = "have" if "records" in self.unit.protected else "has"
-        return f"Over {over}, at delta {delta:g}, every {self.unit.protected} {has} {epsilons}{condition}."
+        has = "have" if "records" in self.unit.protected_data else "has"
+        return f"Over {over}, at delta {delta:g}, every {self.unit.protected_data} {has} {epsilons}{condition}."
 
     def _on_persons(self, persons: Mapping[str, float | None]) -> str:
         """Returns the further sentences of a plan for persons: the second convention, two silos, a silo as a whole."""
@@ -200,14 +200,14 @@ class Guarantee:
         counted = f"the declared numbers of {many} are public and stay as they are"
         if self.unit.neighbours == "add-remove":
             counted += f" when a {noun} is added or removed: they were not counted from the data"
-        one = (
+        identity = (
             "no two records are about one person: the records of a person add up"
             if self.unit.name == "record"
             else f"all records of one {noun} in a silo carry one identifier: under k identifiers a {noun} counts as k "
             f"{many}, and a record about two {many} belongs to both"
         )
         return (
-            one,
+            identity,
             f"no {noun} is in more than {held}, over all rounds and all plans of the silos' ledgers together",
             counted,
             f"in each round a silo computes one gradient, and the gradient of each {noun} follows from the model and "

@@ -279,10 +279,10 @@ class Recomputed:
         """Returns by silo the effective multiplier against an observer of a tier."""
         if tier == SILO and self.group is None:
             return self.multiplier
-        remaining = self.remaining(self.variance, tier if tier == SILO else self.observed(tier))
+        remaining = self.remaining(self.variance, tier if tier == SILO else self.observed_tier(tier))
         return [math.sqrt(noise) / weight for noise, weight in zip(remaining, self.weight, strict=True)]
 
-    def observed(self, tier: str) -> str:
+    def observed_tier(self, tier: str) -> str:
         """Returns the tier whose noise an observer of a tier meets."""
         if tier == SILO:
             return self.group or SILO
@@ -291,7 +291,7 @@ class Recomputed:
 
     def sensitivity(self, tier: str) -> list[float]:
         """Returns kappa by silo; a person in up to h silos moves the sums of a node of m silos by sqrt(h min(h, m))."""
-        most, nodes = self.unit.silos_per_person, self.path[self.observed(tier)]
+        most, nodes = self.unit.silos_per_person, self.path[self.observed_tier(tier)]
         members = Counter(nodes)
         return [self.unit.sensitivity * math.sqrt(most * min(most, members[node])) for node in nodes]
 
@@ -431,8 +431,8 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
         return _check("lattice", f"{span}, not the one largest power of two up to {finest:.3g}")
     largest = min(2.0**52, 2.0**63 / silos)
     for entry, weight, sum_norm in zip(content.silos, seen.weight, seen.largest_sum, strict=True):
-        one = weight * settings.clip_norm / step
-        signal, width = one * sum_norm, entry.noise_multiplier * one
+        row = weight * settings.clip_norm / step  # the norm of the update, or of one person's gradient, in steps
+        signal, width = row * sum_norm, entry.noise_multiplier * row
         if not (width >= _LEAST_WIDTH and signal + _FARTHEST * width < largest):
             problem = f"silo {entry.silo!r} has noise {width:.3g} steps wide, and a signal of {signal:.3g}"
             return _check("lattice", problem)

@@ -23,7 +23,7 @@ class PersonRoster(Protocol):
     spent: dict[str, list[float]]
     largest_sum: list[float]
 
-    def observed(self, tier: str) -> str:
+    def observed_tier(self, tier: str) -> str:
         """Returns the tier whose noise an observer of a tier meets."""
 
     def sensitivity(self, tier: str) -> list[float]:
@@ -85,7 +85,7 @@ def _two_silos(seen: PersonRoster, tier: str) -> float:
     if any(seen.spent[tier]):
         return math.fsum(sorted(total)[-2:])
     by_node: dict[str, list[float]] = defaultdict(list)
-    for node, shift in zip(seen.path[seen.observed(tier)], total, strict=True):
+    for node, shift in zip(seen.path[seen.observed_tier(tier)], total, strict=True):
         by_node[node].append(shift)
     pairs = [math.fsum(sorted(shifts)[-2:]) for shifts in by_node.values() if len(shifts) > 1]
     largest = sorted((max(shifts) for shifts in by_node.values()), reverse=True)[:2]

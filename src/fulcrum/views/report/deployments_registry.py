@@ -103,7 +103,7 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
                 f"Other releases: {answers.other_releases or UNANSWERED}",
             },
             "privacy_loss": {
-                "privacy_unit": f"{plan.unit.name.capitalize()}-level: a {plan.unit.protected}",
+                "privacy_unit": f"{plan.unit.name.capitalize()}-level: a {plan.unit.protected_data}",
                 "privacy_unit_details": answered[4],
                 "privacy_parameters": {"epsilon": rounded_up(plan.worst_epsilon()), "delta": plan.delta},
                 "privacy_parameters_details": f"{answered[1]} The epsilon of this entry is the first of these, against "

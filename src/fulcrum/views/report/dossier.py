@@ -161,9 +161,9 @@ def questions_of(
         ("What is delta, and that of any conversion?", _delta(plan), "", False),
         (
             "What is the unit, who are neighbours, what bounds contributions, and when does the budget start anew?",
-            f"The unit is a {plan.unit.protected}. Neighbouring federations {guarantee.adjacency}. A silo contributes "
-            f"one update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another dataset moves "
-            f"the update by at most {times} that norm. {_BUDGET[deployed]}",
+            f"The unit is a {plan.unit.protected_data}. Neighbouring federations {guarantee.adjacency}. A silo "
+            f"contributes one update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another "
+            f"dataset moves the update by at most {times} that norm. {_BUDGET[deployed]}",
             "",
             False,
         ),

@@ -98,7 +98,7 @@ def test_items_are_records_targets_and_silos():
     ("items", "told"),
     [
         ([], "list has no records"),
-        ([1, 2], r"an item of list must be \(record, target\) or \(record, target, silo\)"),
+        ([1, 2], r"an item of list must be \(record, target\), \(record, target, silo\)"),
         ([([1.0], 0), ([1.0, 2.0], 1)], r"must be of one shape, got \(1,\) and \(2,\)"),
         ([([np.nan], 0), ([1.0], 1)] * 6, "list: train record 0 has a feature that is not finite"),
         ([([1.0], 0.5)] * 6, r"must be classes 0 \.\. K-1, or names.*got float64.* give targets="),

@@ -107,9 +107,9 @@ def _setting(text: str) -> tuple[str, Any]:
 
 def _options(training: TrainingOptions) -> dict[str, Any]:
     """Returns the data and all options of the built-in training with a value other than the default."""
-    choices = vars(training) | {"silo": training.silo_column}
-    choices = {name: value for name, value in choices.items() if name != "silo_column"}
-    usual = vars(TrainingOptions()) | {"silo": None}
+    choices = vars(training) | {"silo": training.silo_column, "person": training.person_column}
+    choices = {name: value for name, value in choices.items() if name not in ("silo_column", "person_column")}
+    usual = vars(TrainingOptions()) | {"silo": None, "person": None}
     chosen = {name: value for name, value in choices.items() if value != usual.get(name)}
     return {"data": training.data} | {
         name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()

@@ -75,7 +75,7 @@ def train_command(
             plan,
             task,
             seeds=seeds,
-            training=learning.training,
+            training=learning.training_for(plan.unit),
             model=model,
             device=device,
             records=learning.records,

@@ -9,12 +9,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 from cyclopts import Parameter
 
 from fulcrum.cli.options import TRAINING, number, option
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.errors import listing
 from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import RoundResult
 from fulcrum.simulation.data.tasks import BUILT_IN
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
-from fulcrum.simulation.training_runs import LEARNING_RATE
+from fulcrum.simulation.embedded.batched_engine import GradientTraining, LocalTraining, check_training_fits
+from fulcrum.simulation.training_runs import GRADIENT_RATE, LEARNING_RATE
 from fulcrum.views.tracking import run_description, tracking
 
 Targets: TypeAlias = Literal["classes", "numbers", "labels"]
@@ -55,9 +56,34 @@ class TrainingOptions:
         str | None,
         option("Name of the column of silos in a CSV or Parquet file. Default: silo, if the file has one.", TRAINING),
     ] = None
-    learning_rate: Annotated[float, option("Learning rate of the local steps.", TRAINING)] = LEARNING_RATE
-    steps: Annotated[int, number("Number of local steps of a silo in a round.", TRAINING)] = 10
-    batch: Annotated[int, number("Number of records in a local step.", TRAINING)] = 64
+    person_column: Annotated[
+        str | None,
+        option("Name of the column of persons in a CSV or Parquet file, for the unit person. Default: none.", TRAINING),
+    ] = None
+    ranges: Annotated[
+        str | None,
+        option(
+            "Public ranges of the features, in place of a scale fitted on the data: low,high for all features, or a "
+            "TOML or CSV file with low and high by feature. Default: none.",
+            TRAINING,
+        ),
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        option(
+            f"Learning rate of the local steps; of the server for the units person and record. Default: {LEARNING_RATE}"
+            f", or {GRADIENT_RATE:g} for the server.",
+            TRAINING,
+        ),
+    ] = None
+    steps: Annotated[
+        int | None,
+        number("Number of local steps of a silo in a round. Default: 10; 1 for the units person and record.", TRAINING),
+    ] = None
+    batch: Annotated[
+        int | None,
+        number("Number of records in a local step. Default: 64; all for the units person and record.", TRAINING),
+    ] = None
 
     @property
     def data_options(self) -> dict[str, Any]:
@@ -68,12 +94,26 @@ class TrainingOptions:
             "label": self.label,
             "silo": self.silo_column,
             "targets": self.targets,
+            "person": self.person_column,
+            "ranges": self.ranges,
         }
 
     @property
     def training(self) -> LocalTraining:
-        """Returns learning rate, number of local steps and batch size."""
-        return LocalTraining(learning_rate=self.learning_rate, steps=self.steps, batch=self.batch)
+        """Returns learning rate, number of local steps and batch size, for the unit "silo"."""
+        return self.training_for(SILO_UNIT)
+
+    def training_for(self, unit: PrivacyUnit) -> LocalTraining:
+        """Returns the settings of training for a unit of privacy; persons and records need one gradient a round."""
+        choices = {"learning_rate": self.learning_rate, "steps": self.steps, "batch": self.batch}
+        chosen = {name: value for name, value in choices.items() if value is not None}
+        if not unit.is_within_silo:
+            return LocalTraining(**({"learning_rate": LEARNING_RATE} | chosen))  # type: ignore[arg-type]
+        rate = GRADIENT_RATE if self.learning_rate is None else self.learning_rate
+        if self.batch is not None or self.steps not in (None, 1):
+            training = LocalTraining(learning_rate=rate, steps=self.steps or 1, batch=self.batch or 1)
+            check_training_fits(training, unit)  # refuses the options
+        return GradientTraining(learning_rate=rate)
 
 
 @Parameter(name="*")

@@ -23,7 +23,7 @@ from fulcrum.simulation.training_runs import LEARNING_RATE, partition_of
 SOFTMAX_HEAD = "head"
 """The kind of model; the last axis of the array are the classes."""
 
-_LOADING = ("data_dir", "components", "label", "silo")
+_LOADING = ("data_dir", "components", "label", "silo", "person", "ranges")
 _TRAINING = ("learning_rate", "steps", "batch")
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,28 +12,43 @@ from fulcrum.errors import DataError
 
 _Array: TypeAlias = np.ndarray[Any, Any]
 
-_TEST_SHARE = 0.2
+TEST_SHARE = 0.2
+"""The share of records, or of persons, to test on."""
+
+_PERSON_STREAM = 0x706572736F6E  # keeps the choice of test persons apart from every other use of the same seed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Examples:
-    """Features, labels and silos of all examples of a source, checked against each other."""
+    """Features, labels, silos and persons of all examples of a source, checked against each other.
+
+    Attributes:
+        where: The name of the source in messages.
+        features: By example.
+        labels: By example.
+        silo: By example; None if the source names no silos.
+        persons: By example; None if the source names no persons.
+        names: The names of the features; None if the source names no features.
+    """
 
     where: str
     features: FloatArray
     labels: list[Any]
     silo: list[str] | None = None
+    persons: list[str] | None = None
+    names: tuple[str, ...] | None = None
 
     def part(self, chosen: _Array) -> "Examples":
         """Returns the chosen examples."""
         rows = np.flatnonzero(chosen).tolist()
         if not rows:
             raise DataError("data.split-empty", data=self.where)
-        return Examples(
-            where=self.where,
+        return replace(
+            self,
             features=self.features[chosen],
             labels=[self.labels[row] for row in rows],
             silo=None if self.silo is None else [self.silo[row] for row in rows],
+            persons=None if self.persons is None else [self.persons[row] for row in rows],
         )
 
 
@@ -44,9 +59,10 @@ def check_examples(
     labels: _Array,
     silo: _Array | None = None,
     *,
+    persons: _Array | None = None,
     targets: str = "classes",
 ) -> Examples:
-    """Returns features with their labels and silos, or refuses missing and unfitting values with `DataError`."""
+    """Returns examples of features, labels, silos and persons, or refuses missing and unfitting values."""
     if features.ndim < 2 or features.dtype.kind not in "fiu":
         raise DataError("data.features-type", data=where, dtype=features.dtype, shape=features.shape)
     if not math.prod(features.shape[1:]):
@@ -54,7 +70,7 @@ def check_examples(
     if not len(features):
         raise DataError("data.records-missing", data=where, part=what)
     columns: dict[str, list[Any]] = {}
-    for name, values in (("label", labels), ("silo", silo)):
+    for name, values in (("label", labels), ("silo", silo), ("person", persons)):
         if values is None:
             continue
         if name == "label" and targets != "classes":
@@ -83,7 +99,13 @@ def check_examples(
         raise DataError(
             "data.feature-not-finite", data=where, part=what, record=int(np.argmax(broken)) + 1, precision=single
         )
-    return Examples(where=where, features=numbers, labels=columns["label"], silo=columns.get("silo"))
+    return Examples(
+        where=where,
+        features=numbers,
+        labels=columns["label"],
+        silo=columns.get("silo"),
+        persons=columns.get("person"),
+    )
 
 
 def _numbers(where: str, what: str, targets: str, values: _Array, records: int) -> list[Any]:
@@ -120,10 +142,13 @@ def word_of(value: Any) -> str:
 
 
 def split_at_random(examples: Examples, seed: int) -> tuple[Examples, Examples]:
-    """Returns examples to train on, and a fifth to test on, chosen by `choose_test_records`."""
-    tested = choose_test_records(
-        examples.labels if isinstance(examples.labels[0], str) else None, examples.silo, len(examples.labels), seed
-    )
+    """Returns examples to train on, and a fifth to test on: a fifth of the persons if the source names persons."""
+    labels = examples.labels if isinstance(examples.labels[0], str) else None
+    if examples.persons is not None:
+        columns = [column for column in (examples.silo, labels) if column is not None]
+        tested = choose_test_persons(examples.persons, columns, seed=seed, share=TEST_SHARE)
+    else:
+        tested = choose_test_records(labels, examples.silo, len(examples.labels), seed)
     return examples.part(~tested), examples.part(tested)
 
 
@@ -144,5 +169,30 @@ def choose_test_records(labels: Sequence[Any] | None, silo: Sequence[str] | None
         trained_on |= set({values[row]: row for row in reversed(order)}.values()) if values is not None else set()
     free = [row for row in order if row not in trained_on]
     chosen = np.zeros(records, dtype=bool)
-    chosen[free[max(0, len(free) - round(_TEST_SHARE * records)) :]] = True
+    chosen[free[max(0, len(free) - round(TEST_SHARE * records)) :]] = True
     return chosen
+
+
+def choose_test_persons(
+    persons: Sequence[str], columns: Sequence[Sequence[Any]], *, seed: int, share: float
+) -> BoolArray:
+    """Returns a mask of the records to test on: all records of persons drawn at random.
+
+    The first draw of every value of a column is a person to train on, so that the training split contains every value.
+
+    Args:
+        persons: The person of every record.
+        columns: The silo and the class of every record, as far as the data has them.
+        seed: Seed of the draw.
+        share: The share of persons to test on.
+    """
+    names, person_of = np.unique(persons, return_inverse=True)
+    rank = np.random.default_rng([_PERSON_STREAM, seed]).permutation(len(names))
+    last_first = np.argsort(-rank[person_of], kind="stable").tolist()
+    trained_on = np.zeros(len(names), dtype=bool)
+    for column in columns:
+        first_draws = {column[row]: int(person_of[row]) for row in last_first}
+        trained_on[list(first_draws.values())] = True
+    free = np.flatnonzero(~trained_on)
+    tested = free[np.argsort(rank[free])][max(0, len(free) - round(share * len(names))) :]
+    return np.isin(person_of, tested)

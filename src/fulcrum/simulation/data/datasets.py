@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
-from fulcrum.simulation.data.data_records import choose_test_records, word_of
+from fulcrum.simulation.data.data_records import TEST_SHARE, choose_test_persons, choose_test_records, word_of
 from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
 
 
@@ -43,9 +43,9 @@ def dataset_task(
 ) -> Task:
     """Returns a task of a `torch.utils.data.Dataset`, or of any object with items and a length.
 
-    An item is a record and a target, or a record, a target and the name of a silo. Records are arrays or tensors of
-    equal shape and stay unchanged, but images in bytes become 0 to 1. Targets of the kind classes are numbers 0 .. K-1
-    of classes, or names of classes.
+    An item is a record and a target, optionally followed by the name of a silo, and then by the name of a person.
+    Records are arrays or tensors of equal shape and stay unchanged, but images in bytes become 0 to 1. Targets of the
+    kind classes are numbers 0 .. K-1 of classes, or names of classes.
 
     Args:
         dataset: The data that silos train on.
@@ -57,13 +57,18 @@ def dataset_task(
     """
     check_known("targets", targets, TARGETS)
     data_name = name or type(dataset).__name__
-    features, labels, silo = _arrays(dataset, data_name, targets)
+    features, labels, silo, persons = _arrays(dataset, data_name, targets)
     if held_out is None:
-        chosen = choose_test_records(labels.tolist() if targets == "classes" else None, silo, len(labels), seed)
+        classes_of = labels.tolist() if targets == "classes" else None
+        if persons is None:
+            chosen = choose_test_records(classes_of, silo, len(labels), seed)
+        else:
+            columns = [column for column in (silo, classes_of) if column is not None]
+            chosen = choose_test_persons(persons, columns, seed=seed, share=TEST_SHARE)
         if not chosen.any():
             raise DataError("dataset.records-few", data=data_name, records=len(labels))
-        tested = _rows(chosen, features, labels, silo)
-        features, labels, silo = _rows(~chosen, features, labels, silo)
+        tested = _rows(chosen, features, labels, silo, persons)
+        features, labels, silo, persons = _rows(~chosen, features, labels, silo, persons)
     else:
         tested = _arrays(held_out, f"the held-out part of {data_name}", targets)
     if tested[0].shape[1:] != features.shape[1:]:
@@ -81,6 +86,7 @@ def dataset_task(
         classes=classes or (),
         silo=silo,
         silo_test=tested[2],
+        persons=persons,
         targets=targets,
         fitted=False,
     )
@@ -88,8 +94,9 @@ def dataset_task(
     return task
 
 
-def _rows(chosen: Any, features: Any, labels: Any, silo: tuple[str, ...] | None) -> tuple[Any, Any, Any]:
-    return features[chosen], labels[chosen], silo and tuple(silo[place] for place in np.flatnonzero(chosen))
+def _rows(chosen: Any, features: Any, labels: Any, *columns: tuple[str, ...] | None) -> tuple[Any, Any, Any, Any]:
+    silo, persons = (column and tuple(column[place] for place in np.flatnonzero(chosen)) for column in columns)
+    return features[chosen], labels[chosen], silo, persons
 
 
 def _classes(name: str, labels: Any, tested: Any, classes: Sequence[str] | None) -> tuple[tuple[str, ...], Any, Any]:
@@ -116,11 +123,11 @@ def _classes(name: str, labels: Any, tested: Any, classes: Sequence[str] | None)
     return tuple(classes or (str(number) for number in range(most))), labels, tested
 
 
-def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str, ...] | None]:
-    """Returns the records, targets and silos of a dataset; classes as whole numbers, or as text."""
+def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str, ...] | None, tuple[str, ...] | None]:
+    """Returns the records, targets, silos and persons of a dataset; classes as whole numbers, or as text."""
     items = _items(dataset, name)
     lengths = {len(item) if isinstance(item, (tuple, list)) else 1 for item in items}
-    if lengths not in ({2}, {3}):
+    if lengths not in ({2}, {3}, {4}):
         raise DataError("dataset.item-form", data=name)
     examples = [_array(item[0]) for item in items]
     shapes = {example.shape for example in examples}
@@ -131,8 +138,13 @@ def _arrays(dataset: Any, name: str, targets: str) -> tuple[Any, Any, tuple[str,
         raise DataError("dataset.record-type", data=name, dtype=features.dtype)
     if features.dtype == bool or (features.dtype == np.uint8 and features.ndim > 2):
         features = features.astype(np.float32) / np.float32(255 if features.dtype == np.uint8 else 1)
-    silo = tuple(_silo(item[2], place, name) for place, item in enumerate(items)) if lengths == {3} else None
-    return features, _targets([_array(item[1]) for item in items], name, targets), silo
+    silo, persons = (
+        tuple(_name(item[column], place, name, noun) for place, item in enumerate(items))
+        if max(lengths) > column
+        else None
+        for column, noun in ((2, "silo"), (3, "person"))
+    )
+    return features, _targets([_array(item[1]) for item in items], name, targets), silo, persons
 
 
 def _items(dataset: Any, name: str) -> list[Any]:
@@ -160,10 +172,12 @@ def _array(value: Any) -> Any:
     return np.asarray(value)
 
 
-def _silo(value: Any, place: int, name: str) -> str:
+def _name(value: Any, place: int, name: str, noun: str) -> str:
     array = _array(value)
     word = word_of(array.item()) if array.ndim == 0 else ""
     if not word:
+        if noun == "person":
+            raise DataError("dataset.person-unnamed", item=place, data=name, value=in_one_line(value))
         raise DataError("dataset.silo-unnamed", item=place, data=name, value=in_one_line(value))
     return word
 

@@ -1,60 +1,40 @@
 """Records of a real federation: features by public ranges, persons, silos and regions as the source names them.
 
->>> age = FeatureRange(name="age", low=18, high=90, reference=60)
->>> age.scale(np.array([18.0, 60.0, 102.0, np.nan])).tolist()
-[-1.0, 0.0, 0.7142857142857143, 0.0]
+>>> records = FederatedRecords(
+...     name="two",
+...     features=np.zeros((3, 1)),
+...     labels=np.array([0, 1, 0]),
+...     classes=("no", "yes"),
+...     persons=("ann", "ann", "bob"),
+...     silos=("lyon", "lyon", "rome"),
+...     region_of={"lyon": "west", "rome": "south"},
+...     ranges=(FeatureRange(name="age", low=18, high=90, reference=60),),
+... )
+>>> records.federation(unit="person").sizes.tolist(), records.federation().sizes.tolist()
+([1.0, 1.0], [2.0, 1.0])
 
 A person may have several records, at several silos. Splits into training and test records are therefore by person. No
 number here is fitted on the data: a range fitted on silos' data is a release that no epsilon counts.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.errors import DataError, ParameterError
+from fulcrum.core.choices import UNITS, UnitName
+from fulcrum.errors import DataError, ParameterError, check_known
 from fulcrum.readers.federation import Federation
+from fulcrum.simulation.data.data_records import choose_test_persons
+from fulcrum.simulation.data.feature_ranges import FeatureRange
 from fulcrum.simulation.data.record_columns import CsvTable, csv_table
 from fulcrum.simulation.data.tasks import Task
 
 UNKNOWN_REGION = "unknown"
 """The region of silos for which the source names no region."""
-
-_STREAM = 0x706572736F6E  # keeps the choice of test persons apart from every other use of the same seed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeatureRange:
-    """The public range of a feature in the unit of the source.
-
-    Attributes:
-        name: The name of the feature.
-        low: The lower end; a smaller value counts as this value.
-        high: The upper end; a larger value counts as this value.
-        reference: The value of a healthy or typical person, in the place of a missing value; 0 after scaling.
-        coded: True for whole numbers that are codes; the source has no code outside of the range.
-    """
-
-    name: str
-    low: float
-    high: float
-    reference: float
-    coded: bool = False
-
-    @property
-    def limits(self) -> tuple[float, float] | None:
-        """The range of a feature of codes; None for measurements, which may lie outside of the range."""
-        return (self.low, self.high) if self.coded else None
-
-    def scale(self, values: FloatArray) -> FloatArray:
-        """Returns values from -1 to 1: the distance to the reference over the longer part of the range."""
-        present = np.where(np.isnan(values), self.reference, values)
-        width = max(self.high - self.reference, self.reference - self.low)
-        return np.asarray((np.clip(present, self.low, self.high) - self.reference) / width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,15 +126,18 @@ class FederatedRecords:
         persons = [person for person, _ in self._memberships]
         return int(np.unique(persons, return_counts=True)[1].max())
 
-    def federation(self, *, sizes: Literal["records", "persons"] = "records") -> Federation:
+    def federation(self, *, sizes: Literal["records", "persons"] | None = None, unit: UnitName = "silo") -> Federation:
         """Returns silos, regions and sizes.
 
         The sizes are counted from the data. A plan that must not reveal counts needs declared sizes instead.
 
         Args:
-            sizes: The unit of a silo's size.
+            sizes: The unit of a silo's size; by default the number that a plan for `unit` needs.
+            unit: The unit of privacy of a plan: the sizes of a plan for persons are numbers of persons.
         """
-        owners = self.silos if sizes == "records" else [silo for _, silo in self._memberships]
+        check_known("unit", unit, UNITS)
+        by_person = sizes == "persons" or (sizes is None and unit == "person")
+        owners = [silo for _, silo in self._memberships] if by_person else self.silos
         counts = dict(zip(*np.unique(owners, return_counts=True), strict=True))
         return Federation.from_columns(
             silo=list(self.region_of),
@@ -175,16 +158,25 @@ class FederatedRecords:
         """
         if not 0 < share < 1:
             raise ParameterError("source.share-range", share=share)
-        names, person_of = np.unique(self.persons, return_inverse=True)
-        rank = np.random.default_rng([_STREAM, seed]).permutation(len(names))
-        last_first = np.argsort(-rank[person_of], kind="stable").tolist()
-        trained_on = np.zeros(len(names), dtype=bool)
-        for column in (self.silos, self.labels.tolist()):
-            first_draws = {column[row]: int(person_of[row]) for row in last_first}
-            trained_on[list(first_draws.values())] = True
-        free = np.flatnonzero(~trained_on)
-        tested = free[np.argsort(rank[free])][max(0, len(free) - round(share * len(names))) :]
-        return np.isin(person_of, tested)
+        columns = (self.silos, self.labels.tolist())
+        return choose_test_persons(self.persons, columns, seed=seed, share=share)
+
+    def select(self, chosen: BoolArray) -> "FederatedRecords":
+        """Returns the chosen records alone, with the silos that hold any of them.
+
+        Args:
+            chosen: True for the records to keep, for example all records without the test records.
+        """
+        rows = np.flatnonzero(chosen).tolist()
+        silos = tuple(self.silos[row] for row in rows)
+        return replace(
+            self,
+            features=self.features[rows],
+            labels=self.labels[rows],
+            persons=tuple(self.persons[row] for row in rows),
+            silos=silos,
+            region_of={silo: region for silo, region in self.region_of.items() if silo in set(silos)},
+        )
 
     def task(self, test: BoolArray) -> Task:
         """Returns the task of a split by person, with the silo of every record.
@@ -210,6 +202,7 @@ class FederatedRecords:
             classes=self.classes,
             silo=tuple(self.silos[row] for row in sides[0]),
             silo_test=tuple(self.silos[row] for row in sides[1]),
+            persons=tuple(self.persons[row] for row in sides[0]),
             fitted=False,
             metric=self.metric,
         )

@@ -20,9 +20,10 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
 from fulcrum.npz import read_npz
-from fulcrum.simulation.data.data_records import Examples, check_examples, split_at_random
+from fulcrum.simulation.data.data_records import Examples, check_examples, split_at_random, word_of
+from fulcrum.simulation.data.feature_ranges import FeatureRanges, RangesLike, read_ranges
 from fulcrum.simulation.data.images import read_image_folder
-from fulcrum.simulation.data.record_columns import csv_columns, image_column, parquet_columns, text_column
+from fulcrum.simulation.data.record_columns import MISSING, csv_columns, image_column, parquet_columns, text_column
 from fulcrum.simulation.data.sentences import sentence_features
 from fulcrum.simulation.data.texts import Texts, holds_texts, read_text_folder
 
@@ -171,18 +172,21 @@ def load_task(
     silo: str | None = None,
     seed: int = 0,
     targets: str = "classes",
+    person: str | None = None,
+    ranges: RangesLike | None = None,
 ) -> Task:
     """Returns a task by name or from a file.
 
     Args:
         source: "digits"; the name of a feature file in the data folder, such as "cifar10" or "agnews"; or the path of a
-            user's own .npz (X_train, y_train, X_test, y_test, or X and y, and optionally silo and silo_test), CSV or
-            Parquet file with a label column. All columns of a table are features, except the label, `silo` and `split`
-            (train or test). In an .npz records may have any shape, such as (channels, height, width), and stay
-            unchanged, but bytes become 0 to 1. Images of equal size are also read from a folder class/image or
-            silo/class/image, below train and test if both exist, and from a Parquet file whose only feature column is
-            `image`. Texts are read from a folder class.txt or silo/class.txt, a text on every line, and from a table
-            whose only feature column is `text`; texts become the features of `sentence_features`.
+            user's own .npz (X_train, y_train, X_test, y_test, or X and y, and optionally silo, silo_test and person,
+            the person of every training record), CSV or Parquet file with a label column. All columns of a table are
+            features, except the label, `silo`, the person column and `split` (train or test). In an .npz records may
+            have any shape, such as (channels, height, width), and stay unchanged, but bytes become 0 to 1. Images of
+            equal size are also read from a folder class/image or silo/class/image, below train and test if both exist,
+            and from a Parquet file whose only feature column is `image`. Texts are read from a folder class.txt or
+            silo/class.txt, a text on every line, and from a table whose only feature column is `text`; texts become the
+            features of `sentence_features`.
         data_dir: The folder of feature files; the variable FULCRUM_DATA by default.
         components: Number of principal components; by default all columns of a user's own data, standardised.
         every_class: True keeps all classes of the file of a task known by name, in place of the two default groups; the
@@ -191,14 +195,21 @@ def load_task(
         silo: The column with the silo of every record; "silo" by default, if present.
         seed: Seed of the split, for data without a split.
         targets: A name of `TARGETS`; numbers and labels need an .npz and a model of the user's own.
+        person: The column with the person of every record of a CSV or Parquet file; by default no persons are named.
+            Data without a split is then split by person.
+        ranges: Public ranges of the features, as `read_ranges` takes them: features are scaled by the ranges and
+            clamped, and nothing is fitted on the data. By default components or a scale are fitted.
     """
     check_known("targets", targets, TARGETS)
     name = str(source)
     path, kind = Path(name), Path(name).suffix.lower()  # a path is the user's own data, under any name
-    if kind not in (".csv", ".parquet") and (label is not None or silo is not None):
+    if kind not in (".csv", ".parquet") and any(column is not None for column in (label, silo, person)):
         raise ParameterError("data.column-unneeded", data=name)
     if targets != "classes" and kind != ".npz":
         raise ParameterError("data.targets-file", targets=targets, data=name)
+    public = None if ranges is None else read_ranges(ranges)
+    if public is not None and components is not None:
+        raise ParameterError("ranges.with-components", components=components)
     try:
         if name == "digits":
             train, test = split_at_random(_digits(), seed)
@@ -207,7 +218,7 @@ def load_task(
         elif kind in (".csv", ".parquet"):
             path.stat()  # raises an OSError that names a missing file
             columns = csv_columns(path) if kind == ".csv" else parquet_columns(path)
-            train, test = _from_columns(path, columns, label or "label", silo, seed)
+            train, test = _from_columns(path, columns, label or "label", silo, person, public, seed)
         elif kind in ("", ".npz"):
             train, test = _from_npz(path if kind else _in_data_folder(name, data_dir), seed, targets)
         else:
@@ -224,6 +235,7 @@ def load_task(
         built_in=built_in.every_class() if built_in and every_class else built_in,
         components=components,
         targets=targets,
+        ranges=public,
     )
 
 
@@ -254,31 +266,42 @@ def _digits() -> Examples:
 
 def _from_npz(path: Path, seed: int, targets: str) -> tuple[Examples, Examples]:
     arrays = read_npz(path)
-    silo = arrays.get("silo")
+    silo, persons = arrays.get("silo"), arrays.get("person")
     odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
     if odd is not None:
         raise DataError("data.array-unknown", file=path, array=odd)
     if {"X_train", "y_train", "X_test", "y_test"} <= set(arrays):
-        train = check_examples(path.name, "training ", arrays["X_train"], arrays["y_train"], silo, targets=targets)
+        train = check_examples(
+            path.name, "training ", arrays["X_train"], arrays["y_train"], silo, persons=persons, targets=targets
+        )
         tested = arrays["X_test"], arrays["y_test"], arrays.get("silo_test")
         return train, check_examples(path.name, "test ", *tested, targets=targets)
     if {"X", "y"} <= set(arrays):
-        return split_at_random(check_examples(path.name, "", arrays["X"], arrays["y"], silo, targets=targets), seed)
+        examples = check_examples(path.name, "", arrays["X"], arrays["y"], silo, persons=persons, targets=targets)
+        return split_at_random(examples, seed)
     raise DataError("data.arrays-missing", file=path, arrays=listing(arrays) or "nothing")
 
 
 def _from_columns(
-    path: Path, columns: Mapping[str, Sequence[Any]], label: str, silo: str | None, seed: int
+    path: Path,
+    columns: Mapping[str, Sequence[Any]],
+    label: str,
+    silo: str | None,
+    person: str | None,
+    ranges: FeatureRanges | None,
+    seed: int,
 ) -> tuple[Examples, Examples]:
     if label not in columns:
         raise DataError("table.label-column-missing", file=path, column=label, suggestion=suggestion(label, columns))
     if silo is not None and silo not in columns:
         raise DataError("table.silo-column-missing", file=path, column=silo, suggestion=suggestion(silo, columns))
+    if person is not None and person not in columns:
+        raise DataError("table.person-column-missing", file=path, column=person, suggestion=suggestion(person, columns))
     odd = next((name for name in columns if name != "silo" and name.strip().lower() == "silo"), None)
     if silo is None and odd is not None and "silo" not in columns:
         raise DataError("table.silo-column-unclear", file=path, column=odd)
     silo = silo or "silo"
-    names = [name for name in columns if name not in (label, silo, "split")]
+    names = [name for name in columns if name not in (label, silo, person, "split")]
     if not names:
         raise DataError("data.features-missing", data=path)
     if not len(columns[label]):
@@ -292,11 +315,25 @@ def _from_columns(
         features = image_column(path, columns[_IMAGE])
     elif names == [_TEXT]:
         features = sentence_features(text_column(path, columns[_TEXT]))
-    else:
+    elif ranges is None:
         features = _number_columns(path, {name: columns[name] for name in names})
+    else:  # a missing value counts as the reference of its range; a mean of the column would be a release
+        filled = {
+            name: [ranges.of(name).reference if _is_missing(cell) else cell for cell in columns[name]] for name in names
+        }
+        features = _number_columns(path, filled)
     silos = np.fromiter(columns[silo], dtype=object) if silo in columns else None
-    examples = check_examples(path.name, "", features, np.fromiter(columns[label], dtype=object), silos)
+    persons = None if person is None else np.fromiter(columns[person], dtype=object)
+    examples = check_examples(
+        path.name, "", features, np.fromiter(columns[label], dtype=object), silos, persons=persons
+    )
+    examples = replace(examples, names=tuple(names))
     return _split_examples(examples, columns.get("split"), path, seed)
+
+
+def _is_missing(cell: Any) -> bool:
+    """Returns true for a cell without a value."""
+    return word_of(cell) in MISSING
 
 
 def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
@@ -356,6 +393,7 @@ def _task(
     built_in: BuiltIn | None,
     components: int | None,
     targets: str,
+    ranges: FeatureRanges | None,
 ) -> Task:
     """Returns a task with numbered classes, and with reduced and scaled rows of features."""
     widths = train.features.shape[1:], test.features.shape[1:]
@@ -370,7 +408,12 @@ def _task(
     if targets == "classes":
         classes, labels_train, labels_test = _classes(train, test, built_in)
         components = built_in.components if built_in and components is None else components
-    features = _scale_features(train, test, components) if has_rows else (train.features, test.features)
+    features = train.features, test.features
+    if ranges is not None:
+        scaled = [ranges.scale(part.features, part.names, part.where) for part in (train, test)]
+        features = scaled[0], scaled[1]
+    elif has_rows:
+        features = _scale_features(train, test, components)
     return Task(
         name=name,
         features_train=features[0],
@@ -383,7 +426,8 @@ def _task(
         silo_test=None if test.silo is None else tuple(test.silo),
         sensitive=built_in.sensitive if built_in else (),
         targets=targets,
-        fitted=has_rows,
+        persons=None if train.persons is None else tuple(train.persons),
+        fitted=has_rows and ranges is None,
     )
 
 

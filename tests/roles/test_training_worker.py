@@ -309,7 +309,7 @@ TrainingModule.rows = rows
     for row in world.worker.rows(world.model, told):
         assert world.pid == len(rows) + 1  # the next one is not made yet
         rows.append(row)
-    assert [row.tolist() for row in rows] == [[1.0] * 7, [2.0] * 7, [3.0] * 7]
+    assert [row.tolist() for row in rows] == [[[1.0] * 7], [[2.0] * 7], [[3.0] * 7]]
     assert "more rows than one" in str(world.failure(""))
     assert world.trainings() == 1  # another process, whose learner is whole
 

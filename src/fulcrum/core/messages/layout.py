@@ -155,11 +155,12 @@ def floats_by_name(
             raise error("arrays.name-invalid", noun=what, name=name)
         if str(name) in floats:
             raise error("arrays.name-repeated", noun=what, name=name)
-        floats[str(name)] = _as_floats(array, f"the {what}'s array {name!r}", error)
+        floats[str(name)] = as_floats(array, f"the {what}'s array {name!r}", error)
     return floats
 
 
-def _as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[Any, Any]:
+def as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[Any, Any]:
+    """Returns an array of half, single or double precision, without a copy; raises `error` for any other value."""
     if isinstance(array, np.ma.MaskedArray):
         raise error("arrays.masked", noun=whose)
     try:

@@ -27,6 +27,7 @@ Values: TypeAlias = np.ndarray[Any, Any]
 """Coordinates of a release: floating point in research, integers of the lattice in deployment."""
 
 _CHUNK = 2**16  # coordinates at a time: a chunk stays in the processor's cache
+_FARTHEST = 2**62  # in steps: a sum of rows stays within, and a further row cannot overflow 64 bits
 
 
 class Mechanism(Protocol):
@@ -111,9 +112,30 @@ def apply_by_person(
         parameters: d.
         on_diverged: Called for every row that is not finite.
     """
+    return mechanism.perturb_sum(sum_by_person(mechanism, gradients, parameters, on_diverged=on_diverged))
+
+
+def sum_by_person(
+    mechanism: Mechanism,
+    gradients: Iterable[FloatArray],
+    parameters: int,
+    *,
+    on_diverged: Callable[[], object] | None = None,
+) -> Values:
+    """Returns the sum of a silo's clipped gradients before the noise, for `perturb_sum` of the same mechanism.
+
+    The sum must not leave the silo. The arguments and the guarantees are those of `apply_by_person`.
+
+    Raises:
+        ParameterError: A row has another number of coordinates. NumPy would repeat a row of a single coordinate d
+            times, and the norm of the repeated row exceeds C.
+    """
     total = mechanism.zeros(parameters)
     for block in gradients:
-        for row in np.atleast_2d(block):
+        rows = np.atleast_2d(block)
+        if rows.ndim != 2 or rows.shape[1] != parameters:
+            raise ParameterError("clip.row-shape", shape=np.shape(block), parameters=parameters)
+        for row in rows:
             try:
                 clipped = clip(np.asarray(row, dtype=np.float64), mechanism.clip_norm, mechanism.clip_share)
             except DivergedUpdateError:
@@ -121,7 +143,7 @@ def apply_by_person(
                     on_diverged()
                 continue
             mechanism.add(total, clipped)
-    return mechanism.perturb_sum(total)
+    return total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +212,8 @@ class LatticeMechanism:
     def perturb(self, clipped: FloatArray) -> npt.NDArray[np.int64]:
         """Returns coordinates of a clipped update, weighted and with noise, as integers of the lattice."""
         values = self.noise.integers(width=self.width, count=clipped.size)
-        self.add(values, clipped)
+        # No overflow for any update: a plan for which a release might not fit is refused (`check_fits`).
+        self._add_cut(values, clipped, self._rounding)
         return values
 
     def zeros(self, parameters: int) -> npt.NDArray[np.int64]:
@@ -198,27 +221,47 @@ class LatticeMechanism:
         return np.zeros(parameters, dtype=np.int64)
 
     def add(self, total: npt.NDArray[np.int64], clipped: FloatArray) -> None:
-        """Adds a clipped row to a sum, in place: weighted, and cut to the lattice by itself."""
+        """Adds a clipped row to a sum, in place: weighted, and cut to the lattice by itself.
+
+        A coordinate of the sum stays within 2^62 steps, for any number of rows. Without this limit a silo with 2^11
+        times the declared rows could overflow 64 bits, and a sum that wraps round bounds nobody. The limit is a
+        projection onto a box of integers: exact, and no difference between two sums grows by it. So two sums that
+        differ in the row of one person, with all other rows in the same order, stay at most kappa weight C apart.
+        """
+        # The second term is the room for the rounding errors of `perturb_sum`.
+        self._add_cut(total, clipped, self._rounding * (1 + 2 * self.largest_sum))
+        np.clip(total, -_FARTHEST, _FARTHEST, out=total)
+
+    def perturb_sum(self, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns a sum of clipped rows, scaled down to the largest sum and cut again, with noise.
+
+        The sums of two neighbours differ by at most kappa weight C (1 - 2 n r), with n the largest sum and r the
+        relative rounding error of a norm: `add` made the rows shorter by this factor. Exact scaling to a ball of radius
+        n weight C is a projection, and lengthens no difference. Rounded scaling is at most r n weight C away from the
+        exact result for each neighbour, so the scaled sums differ by at most kappa weight C, and by at most sqrt(d)
+        steps more after the cut: the sensitivity of the unit.
+        """
+        # The rounding errors are subtracted, as in `add`, so that no scaled sum is longer than the largest sum.
+        largest = self.largest_sum * self.weight * self.clip_norm / self.step * (1 - self._rounding)
+        size = float(np.linalg.norm(total.astype(np.float64)))
+        if size > largest:
+            total = np.trunc(total * (largest / size)).astype(np.int64)
+        return total + self.noise.integers(width=self.width, count=total.size)
+
+    @property
+    def _rounding(self) -> float:
+        """A bound on the relative rounding error of the norm of d coordinates, together with the scaling."""
+        return (self.parameters + 8) * 2.0**-52
+
+    def _add_cut(self, total: npt.NDArray[np.int64], clipped: FloatArray, rounding: float) -> None:
         # Cut toward zero: no coordinate grows, so the norm stays at most weight * C. Rounding to nearest could
         # exceed the sensitivity. The rounding errors of the norm of d coordinates and of the scaling are subtracted
         # first: on a lattice much finer than the silo's weight, cutting alone removes less than the rounding errors.
-        rounding = (self.parameters + 8) * 2.0**-52
-        factor = self.weight / self.step * (1 - rounding)
+        factor = self.weight / self.step * max(0.0, 1 - rounding)
         with np.errstate(all="ignore"):
             for start in range(0, clipped.size, _CHUNK):
                 part = slice(start, start + _CHUNK)
-                # No overflow for any update: a plan for which a release might not fit is refused (`check_fits`).
                 total[part] += np.trunc(clipped[part] * factor).astype(np.int64)
-
-    def perturb_sum(self, total: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Returns a sum of clipped rows, scaled down to the largest sum and cut again, with noise."""
-        largest = self.largest_sum * self.weight * self.clip_norm / self.step
-        size = float(np.linalg.norm(total.astype(np.float64)))
-        if size > largest:
-            # The rounding errors of norm and product are subtracted, as in `add`.
-            factor = largest / size * (1 - (self.parameters + 8) * 2.0**-52)
-            total = np.trunc(total * factor).astype(np.int64)
-        return total + self.noise.integers(width=self.width, count=total.size)
 
 
 def batch_factors(

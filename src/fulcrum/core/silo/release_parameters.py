@@ -19,7 +19,6 @@ from fulcrum.core.plan.figures import group_tier
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
-from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.store.ledger import Allowance, Assumptions, Cost
 from fulcrum.errors import ReleaseError
@@ -75,8 +74,6 @@ def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | 
 
 def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) -> ReleaseParameters:
     index = plan.index_of(silo, ReleaseError)
-    if plan.unit != SILO_UNIT:  # a ledger would add costs of two units, and the mechanism may not bound the other unit
-        raise ReleaseError("release.unit-unsupported", unit=plan.unit.name)
     if policy is not None:
         policy.check(plan, silo)
     if plan.lattice_steps is None or plan.parameters is None:
@@ -100,6 +97,7 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
         weight=weight,
         step=step,
         width=width,
+        largest_sum=float(plan.largest_sums[index]),
         cost=Cost(shifts=cost, alone=plan.release_cost_alone(silo)),
         allowance=Allowance(
             plan_digest=plan.digest, rounds=plan.rounds, shifts=total, assumptions=assumptions_of(plan)

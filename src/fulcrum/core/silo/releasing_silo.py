@@ -1,24 +1,34 @@
-"""The work of a silo in a round: from the model to the release, also if training fails."""
+"""The work of a silo in a round: from the model to the release, also if training fails.
 
-from collections.abc import Mapping
+If the plan protects persons, training streams one row for each person, and the silo clips and adds every row as the row
+arrives. The rows of a training that failed are never released: the round is zero plus noise.
+"""
+
+import contextlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.messages.layout import layout_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
-from fulcrum.core.silo.releasing import checked_round, prepared_release, release, sound_alarm
+from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.core.silo.releasing import GradientSum, checked_round, prepared_release, release, sound_alarm
 from fulcrum.core.silo.site import Site, SiteSettings, ledger_name, once_free
 from fulcrum.core.silo.site_records import check_initialised, own_record
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.training.assignment import Assignment, Training, TrainingFailedError
 from fulcrum.core.training.release_room import memory_for_release, room_for_release
 from fulcrum.core.training.training_worker import TrainingWorker
-from fulcrum.errors import PolicyError, ReleaseError
+from fulcrum.errors import ParameterError, PolicyError, ReleaseError
 
 FAILED = "training failed in round"
 """The beginning of the alarm in the silo's own log, before the number of the round."""
+
+_HIDDEN = f"{FAILED} %d: zero plus noise is released in its place\n%s"
 
 
 class ReleasingSilo:
@@ -54,13 +64,22 @@ class ReleasingSilo:
         if self._site.policy is not None:
             raise PolicyError("policy.plan-for-research")
         noise = SeededNoiseBySilo(seed=assignment.seed, silos=len(assignment.plan.federation))
-        try:
-            update = self._training.update(arrays, assignment)
-        except TrainingFailedError as failure:
-            sound_alarm(f"{FAILED} %d: nothing is released\n%s", assignment.round_number, failure.report)
-            raise
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
-        return release(update, plan, silo, number, noise=noise, masked=self._masks)
+        try:
+            signal = self._trained(arrays, assignment)
+        except TrainingFailedError as failure:
+            sound_alarm(f"{FAILED} %d: nothing is released\n%s", number, failure.report)
+            raise
+        return _released(signal, arrays, plan, silo, number, noise=noise, masked=self._masks)
+
+    def _trained(
+        self, arrays: Mapping[str, FloatArray], assignment: Assignment
+    ) -> "dict[str, FloatArray] | GradientSum":
+        """Returns the update of training or, if the plan protects persons, the clipped sum of all rows."""
+        if not assignment.plan.unit.is_within_silo:
+            return self._training.update(arrays, assignment)
+        with contextlib.closing(self._training.rows(arrays, assignment)) as rows:
+            return _sum_of(rows, arrays, assignment)
 
     def _deployed_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
         """Returns the round's release: from the ledger if the ledger has the release, else a new release.
@@ -74,28 +93,45 @@ class ReleasingSilo:
             left = plan.rounds - sum(entry.plan_digest == plan.digest for entry in ledger.entries())
         if cached_release is not None:
             return cached_release
-        update = self._hidden_update(arrays, assignment, left)
+        signal = self._hidden_signal(arrays, assignment, left)
         with self._ledger() as ledger:
             policy = self._site.policy  # read again: training may run for long
-            return release(update, plan, silo, number, ledger=ledger, policy=policy, basis=basis, masked=self._masks)
+            return _released(
+                signal,
+                arrays,
+                plan,
+                silo,
+                number,
+                ledger=ledger,
+                policy=policy,
+                basis=basis,
+                masked=self._masks,
+            )
 
-    def _hidden_update(
+    def _hidden_signal(
         self, arrays: Mapping[str, FloatArray], assignment: Assignment, releases: int
-    ) -> dict[str, FloatArray]:
-        """Returns the update of training, or zeros if training failed.
+    ) -> "dict[str, FloatArray] | GradientSum":
+        """Returns the update of training, or the clipped sum of all rows; zeros if training failed.
 
-        A silo that declined after a failure would tell an observer about the silo's records.
+        A silo that declined after a failure would tell an observer about the silo's records. The rows before a failure
+        are not used: the number of these rows depends on the records.
         """
-        zeros = {name: np.zeros_like(array) for name, array in arrays.items()}  # made now: training may take all memory
-        parameters = sum(array.size for array in zeros.values())
+        # Made now: training may take all memory.
+        zeros: dict[str, FloatArray] | GradientSum = {name: np.zeros_like(array) for name, array in arrays.items()}
+        if assignment.plan.unit.is_within_silo:
+            zeros = _sum_of((), arrays, assignment)
+        parameters = sum(array.size for array in arrays.values())
         later = self._site.state / f"{assignment.silo}.room"
         try:
             room = room_for_release(later, parameters=parameters, releases=releases)
             with room, memory_for_release(parameters):
-                return self._training.update(arrays, assignment)
+                return self._trained(arrays, assignment)
         except TrainingFailedError as failure:
-            text = f"{FAILED} %d: zero plus noise is released in its place\n%s"
-            sound_alarm(text, assignment.round_number, failure.report)
+            sound_alarm(_HIDDEN, assignment.round_number, failure.report)
+        except (ParameterError, ReleaseError, MemoryError) as failure:  # rows of a wrong type or shape
+            if not assignment.plan.unit.is_within_silo:
+                raise
+            sound_alarm(_HIDDEN, assignment.round_number, failure)
         return zeros
 
     def _ledger(self) -> Ledger:
@@ -108,6 +144,25 @@ class ReleasingSilo:
             return Ledger.open(path, silo=silo, create=False)
 
         return once_free(lambda: own_record(site, ledger_name(silo), open_ledger))
+
+
+def _sum_of(rows: Iterable[FloatArray], arrays: Mapping[str, FloatArray], assignment: Assignment) -> GradientSum:
+    """Returns the clipped sum of rows for the release of an assignment."""
+    return GradientSum(rows, layout_of(arrays), assignment.plan, assignment.silo, assignment.round_number)
+
+
+def _released(
+    signal: dict[str, FloatArray] | GradientSum,
+    arrays: Mapping[str, FloatArray],
+    plan: VerifiedPlan,
+    silo: str,
+    number: int,
+    **options: Any,
+) -> Release:
+    """Returns the release of an update, or of a clipped sum in the layout of the model."""
+    if isinstance(signal, GradientSum):
+        return release(None, plan, silo, number, gradients=signal, model=arrays, **options)
+    return release(signal, plan, silo, number, **options)
 
 
 def worker_of(settings: SiteSettings) -> TrainingWorker:

@@ -5,7 +5,7 @@ An assignment holds everything that training receives beside the model.
 
 import importlib.util
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from typing import Any, Protocol
@@ -57,6 +57,14 @@ class Training(Protocol):
 
         Raises:
             TrainingFailedError: Training failed for any reason except the operator's interrupt.
+        """
+        ...
+
+    def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Generator[FloatArray]:
+        """Yields blocks of rows, a row for every unit of privacy, for a plan that protects persons.
+
+        Raises:
+            TrainingFailedError: As in `update`. The rows before a failure must not be released.
         """
         ...
 

@@ -9,13 +9,18 @@ training that hangs or exits also stops the silo's answer.
 import contextlib
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import TypeVar
+
+import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.training.assignment import Assignment, Training, TrainingFailedError
 from fulcrum.core.training.release_room import blocks_of_memory
 from fulcrum.core.training.training_result import error_in_words, forked_children_end, report_of
 from fulcrum.errors import error_messages
+
+_Result = TypeVar("_Result")
 
 _REPORT = 4 * 2**20
 """Bytes of memory that stay free for the report of a failed training."""
@@ -38,11 +43,24 @@ class InProcessTraining:
             TrainingFailedError: Training raised any exception, including a cancelled task, an exit or a group of
                 errors. Only an interrupt passes through: the operator wants the site to end.
         """
+        return self._calling(lambda: self._training.update(model, assignment))
+
+    def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Generator[FloatArray]:
+        """Yields the rows of all persons; every failure is an error as in `update`."""
+        parameters = sum(array.size for array in model.values())
+        rows = self._calling(lambda: self._training.rows(model, assignment))
+        while (block := self._calling(lambda: next(rows, None))) is not None:
+            if np.ndim(block) not in (1, 2) or np.shape(block)[-1] != parameters:
+                raise TrainingFailedError("training.rows-shape", shape=np.shape(block), parameters=parameters)
+            yield np.atleast_2d(block)
+
+    def _calling(self, work: Callable[[], _Result]) -> _Result:
+        """Returns the result of the user's code, or raises `TrainingFailedError`."""
         error_messages()  # read now: after training no place for an open file may be left, and the error needs words
         spare = blocks_of_memory(_REPORT)
         try:
             with _timers_and_traces_end(), forked_children_end():
-                return self._training.update(model, assignment)
+                return work()
         except KeyboardInterrupt:
             raise
         except BaseException as error:

@@ -1,9 +1,12 @@
-"""The user's training module: the functions `start` and `train`, and optional names.
+"""The user's training module: the functions `start` and `train`, or `start`, `persons` and `gradients`.
 
     def start(options):                # the model before the first round: named arrays, or a PyTorch state dict
     def train(model, assignment):      # at a silo: the model after local training, under the same names
+    def persons(assignment):           # at a silo, if the plan protects persons: the records of each person, in turn
+    def gradients(model, records):     # the gradient of the loss, added up over the records of one person
     def evaluate(model, assignment):   # at the server, after each round: named numbers, from public records alone
     SOFTMAX_HEAD = "head"              # for a model that is a softmax head: the arrays whose last axis are the classes
+    LEARNING_RATE = 0.1                # if the plan protects persons: the server's factor on the sum of all gradients
 
 The functions run at the site of their installation; no code travels. `fulcrum.engines.built_in_training` is built in.
 """
@@ -12,19 +15,22 @@ import importlib
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.model_form import ModelForm, as_array, form_of
-from fulcrum.core.training.training_result import checked_result, error_in_words, update_of
+from fulcrum.core.training.training_result import checked_result, error_in_words, forked_children_end, update_of
 from fulcrum.errors import DataError, FulcrumError, in_one_line, listing
 
 _logger = logging.getLogger(__name__)
+
+_FUNCTIONS = ("start", "train", "persons", "gradients", "gradient_rows", "evaluate")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +39,13 @@ class TrainingModule:
 
     Attributes:
         start: Makes the model before the first round, from the site's options.
-        train: Makes the model after local training.
+        train: Makes the model after local training; None for a module that has gradients alone.
+        persons: Yields the records of each person of the silo, if the plan protects persons; None for other modules.
+        gradients: Makes the gradient of the loss of one person's records; the same names and shapes as the model.
+        gradient_rows: In the place of `persons` and `gradients`, for modules that Fulcrum maps over persons itself:
+            yields matrices of gradients, a row for each person, in the order of the model's coordinates.
+        learning_rate: The server's factor on the sum of all gradients, if the plan protects persons: a public constant,
+            which multiplies after clip and noise. The option "learning_rate" of the server's site comes first.
         evaluate: Measures a model after a round, at the server; None for a module without `evaluate`.
         head: The arrays of the softmax head; empty for a model that the module does not declare as a head.
         may_have_tensors: True if PyTorch was imported together with the module. A silo then runs `start` to see if
@@ -41,7 +53,11 @@ class TrainingModule:
     """
 
     start: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    train: Callable[[dict[str, Any], Assignment], Mapping[str, Any]]
+    train: Callable[[dict[str, Any], Assignment], Mapping[str, Any]] | None = None
+    persons: Callable[[Assignment], Iterable[Any]] | None = None
+    gradients: Callable[[dict[str, Any], Any], Mapping[str, Any]] | None = None
+    gradient_rows: Callable[[dict[str, Any], Assignment], Iterable[Any]] | None = None
+    learning_rate: float = 1.0
     evaluate: Callable[[dict[str, Any], Assignment], Mapping[str, Any]] | None = None
     head: tuple[str, ...] = ()
     may_have_tensors: bool = False
@@ -90,16 +106,58 @@ class TrainingModule:
         """Returns the change of the model by local training; refuses other names or shapes than the model's."""
         return update_of(model, self._train_model(model, assignment))
 
-    def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Iterator[FloatArray]:
-        """Yields one row for every unit of privacy: the model after training on the unit's data.
+    def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Generator[FloatArray]:
+        """Yields rows of coordinates, a row for every unit of privacy.
 
-        The unit is a silo, so a single row comes.
+        - The plan protects silos: a single row, the model after training.
+        - The plan protects persons: the step of each person, minus the gradient. A person whose call fails has a row of
+          NaN, which the silo counts as zero for this person alone. A failure of the whole round would let one person
+          move the release by the gradients of all others.
         """
-        trained = checked_result(model, self._train_model(model, assignment))
-        yield np.concatenate([array.ravel() for array in trained.values()])
+        self.check_unit(assignment.plan.unit)
+        if not assignment.plan.unit.is_within_silo:
+            trained = checked_result(model, self._train_model(model, assignment))
+            yield _row_of(trained)
+        elif self.gradient_rows is not None:
+            form = self.form(assignment.options)
+            for block in self.gradient_rows(form.to_module(model), assignment):
+                yield np.negative(as_array(block).astype(np.float64, copy=False))
+        else:
+            if self.persons is None or self.gradients is None:
+                raise DataError("training.gradients-missing", unit=assignment.plan.unit.noun)
+            for records in self.persons(assignment):
+                yield self._person_row(self.gradients, model, records, assignment)
+
+    def check_unit(self, unit: PrivacyUnit) -> None:
+        """Raises `DataError` unless the module has the functions for the unit of privacy of a plan."""
+        by_person = self.gradient_rows is not None or None not in (self.persons, self.gradients)
+        if unit.is_within_silo and not by_person:
+            raise DataError("training.gradients-missing", unit=unit.noun)
+        if not unit.is_within_silo and self.train is None:
+            raise DataError("training.train-missing")
+
+    def _person_row(
+        self, gradients: Callable[..., Any], model: Mapping[str, FloatArray], records: Any, assignment: Assignment
+    ) -> FloatArray:
+        """Returns the step of one person, or NaN in every coordinate if the user's code fails for the person.
+
+        Every call gets a new copy of the model: a change of the model by one person's call must not reach the next.
+        """
+        try:
+            with forked_children_end():
+                form = self.form(assignment.options)
+                gradient = form.to_arrays(gradients(form.to_module(model), records))
+                return np.negative(_row_of(checked_result(model, gradient)))
+        except KeyboardInterrupt:  # the operator's
+            raise
+        except BaseException as error:  # of the user's code, which may raise anything, SystemExit too
+            _logger.warning("the gradients of one %s failed: %s", assignment.plan.unit.noun, error_in_words(error))
+            return np.full(sum(array.size for array in model.values()), np.nan)
 
     def _train_model(self, model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, np.ndarray[Any, Any]]:
         """Returns the model after local training, unchecked."""
+        if self.train is None:
+            raise DataError("training.train-missing")
         form = self.form(assignment.options)
         return form.to_arrays(self.train(form.to_module(model), assignment))
 
@@ -159,18 +217,26 @@ def load_training_module(name: str) -> TrainingModule:
         raise
     except BaseException as error:  # importing runs the module's code, which may raise anything, SystemExit too
         raise DataError("training.module-not-importable", module=name, reason=error_in_words(error)) from error
-    for wanted in ("start", "train"):
-        if not callable(getattr(module, wanted, None)):
-            raise DataError("training.function-missing", module=name, function=wanted)
-    evaluate = getattr(module, "evaluate", None)
-    if evaluate is not None and not callable(evaluate):
-        raise DataError("training.evaluate-type", module=name, type_name=type(evaluate).__name__)
+    functions: dict[str, Any] = {function: getattr(module, function, None) for function in _FUNCTIONS}
+    for function, value in functions.items():
+        if value is not None and not callable(value):
+            raise DataError("training.function-type", module=name, function=function, type_name=type(value).__name__)
+    for function in ("start", *(() if functions["gradients"] or functions["gradient_rows"] else ("train",))):
+        if functions[function] is None:
+            raise DataError("training.function-missing", module=name, function=function)
     head = getattr(module, "SOFTMAX_HEAD", ())
     head = (head,) if isinstance(head, str) else head
     if not isinstance(head, tuple) or not all(isinstance(array, str) for array in head):
         raise DataError("training.head-type", module=name, head=head)
-    start, train, tensors = module.start, module.train, "torch" in sys.modules
-    return TrainingModule(start=start, train=train, evaluate=evaluate, head=head, may_have_tensors=tensors)
+    rate = _number(getattr(module, "LEARNING_RATE", 1.0))
+    if rate is None or not (math.isfinite(rate) and rate > 0):
+        raise DataError("training.learning-rate-range", module=name, learning_rate=module.LEARNING_RATE)
+    return TrainingModule(**functions, learning_rate=rate, head=head, may_have_tensors="torch" in sys.modules)
+
+
+def _row_of(arrays: Mapping[str, FloatArray]) -> FloatArray:
+    """Returns the coordinates of arrays as a row."""
+    return np.concatenate([np.zeros(0), *(array.ravel() for array in arrays.values())])
 
 
 def _number(value: Any) -> float | None:

@@ -59,6 +59,9 @@ may hold the interpreter's lock, or may be stopped. The watcher is a separate pr
 _INTERVAL = 0.1
 """Seconds between two checks of a silent worker: children of a dead worker may hold the socket open."""
 
+_BLOCK = 2**22
+"""Bytes of rows that the worker hands over at once. The silo and the shared file hold one block, or one larger row."""
+
 _LONGEST_LINE = 2**16
 _LONGEST_END = 5.0
 """Seconds until a killed process must have ended; a process that the operating system holds is left behind."""
@@ -75,6 +78,12 @@ class _Setup:
     @property
     def parameters(self) -> int:
         return sum(int(np.prod(shape, dtype=np.int64)) for _, _, shape in self.arrays)
+
+    @property
+    def rows_at_once(self) -> int:
+        """The most rows of one answer; a single row for a silo, and as many as fit `_BLOCK` for persons."""
+        within = self.assignment.plan.unit.is_within_silo
+        return max(1, _BLOCK // (8 * max(1, self.parameters))) if within else 1
 
     @property
     def model_size(self) -> int:
@@ -105,17 +114,18 @@ class TrainingWorker:
         """Returns the model after local training, in double precision, under the model's names and shapes."""
         with contextlib.closing(self.rows(model, assignment)) as rows:
             first_rows = list(itertools.islice(rows, 2))
-        if len(first_rows) != 1:
+        if len(first_rows) != 1 or len(first_rows[0]) != 1:
             number = "more rows than one" if first_rows else "no row"
             raise TrainingFailedError("training.rows-number", rows=number)
         ends = np.cumsum([array.size for array in model.values()])[:-1]
-        parts = zip(model.items(), np.split(first_rows[0], ends), strict=True)
+        parts = zip(model.items(), np.split(first_rows[0][0], ends), strict=True)
         return {name: part.reshape(array.shape) for (name, array), part in parts}
 
     def rows(self, model: Mapping[str, np.ndarray[Any, Any]], assignment: Assignment) -> Generator[FloatArray]:
-        """Yields the models after training as rows of coordinates, a row for every unit of privacy.
+        """Yields matrices of rows, a row for every unit of privacy: the trained model of a silo, or each person's step.
 
-        The silo asks for the next row after taking a row, so the silo holds a single row at a time.
+        The silo asks for the next rows after taking rows, so the silo holds a single block of rows at a time. The rows
+        of a training that fails later have been yielded before: the caller must release none of them.
 
         Raises:
             TrainingFailedError: Training failed, died, gave an incomplete row, or ran past the deadline.
@@ -126,8 +136,8 @@ class TrainingWorker:
         with self._lock, self._end_on_failure(), self._start(setup).at_work() as running:
             running.write_model(model.values())
             running.ask(assignment.round_number)
-            while running.has_row(until):
-                yield running.row()
+            while count := running.next_rows(until):
+                yield running.rows(count)
                 running.ask(assignment.round_number)
 
     def close(self) -> None:
@@ -180,7 +190,7 @@ class _RunningWorker:
             handed.callback(theirs.close)
             self._shared = _anonymous_file()
             resources.callback(os.close, self._shared)
-            os.truncate(self._shared, setup.model_size + 8 * setup.parameters)
+            os.truncate(self._shared, setup.model_size + 8 * setup.parameters * setup.rows_at_once)
             start = _anonymous_file()
             handed.callback(os.close, start)
             task = setup.assignment
@@ -238,8 +248,8 @@ class _RunningWorker:
         self._channel.settimeout(_INTERVAL)
         self._channel.sendall(b"%d\n" % round_number)
 
-    def has_row(self, until: float) -> bool:
-        """Waits for an answer; returns True for a row, False after the last row."""
+    def next_rows(self, until: float) -> int:
+        """Waits for an answer; returns the number of rows in the shared file, 0 after the last row."""
         line = b""
         while not line.endswith(b"\n"):
             left = until - time.monotonic()
@@ -258,24 +268,24 @@ class _RunningWorker:
             if len(line) > _LONGEST_LINE:
                 raise ValueError("it sends what is no answer")
         match msgspec.json.decode(line, type=list[str]):
-            case ["row"]:
-                return True
+            case ["rows", count] if count.isascii() and count.isdigit() and 1 <= int(count) <= self.setup.rows_at_once:
+                return int(count)
             case ["end"]:
-                return False
+                return 0
             case ["failed", reason, report]:
                 raise TrainingFailedError("training.failed", reason=in_one_line(reason), report=report)
         raise ValueError("it sends what is no answer")
 
-    def row(self) -> FloatArray:
-        """Returns a copy of the row in the shared file."""
-        row = np.empty(self.setup.parameters)
-        left, at = row.data.cast("B"), self.setup.model_size
+    def rows(self, count: int) -> FloatArray:
+        """Returns a copy of the rows in the shared file."""
+        rows = np.empty((count, self.setup.parameters))
+        left, at = rows.reshape(-1).data.cast("B"), self.setup.model_size
         while left:
-            count = os.preadv(self._shared, [left], at)
-            if not count:
+            read = os.preadv(self._shared, [left], at)
+            if not read:
                 raise ValueError("it gave no whole row")
-            left, at = left[count:], at + count
-        return row
+            left, at = left[read:], at + read
+        return rows
 
     def has_died(self) -> bool:
         """Returns True if the process has ended."""

@@ -1,8 +1,9 @@
 """The inside of the process that trains: the process runs the training module, and holds no ledger, key or seal.
 
 `fulcrum.core.training.training_worker` starts the process. The silo asks for a row, and the process answers with a
-line: `["row"]`, `["end"]` or `["failed", reason, report]`. The process ends with the silo: a thread reads the silo's
-questions while training runs, and kills the process and its children as soon as the silo's end of the socket is closed.
+line: `["rows", number]`, `["end"]` or `["failed", reason, report]`. The process ends with the silo: a thread reads the
+silo's questions while training runs, and kills the process and its children as soon as the silo's end of the socket is
+closed.
 """
 
 import contextlib
@@ -29,6 +30,7 @@ from fulcrum.core.plan.verified_plan import verified_of_issuer
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.core.training.training_result import error_in_words, forked_children_end, report_of
+from fulcrum.errors import DataError
 
 _LONGEST_REASON, _LONGEST_REPORT = 500, 8_000
 """Characters. A character is at most six bytes of JSON, so an answer is shorter than the silo's longest line."""
@@ -74,18 +76,34 @@ def _answers(
         with forked_children_end():
             if not modules:
                 modules.append(load_training_module(module))
-        rows = modules[0].rows(_model(arrays, shared), assignment)
+        model = _model(arrays, shared)
+        parameters = sum(array.size for array in model.values())
+        place = np.frombuffer(shared, dtype=np.float64, offset=sum(array.nbytes for array in model.values()))
+        place = place.reshape(-1, parameters) if parameters else np.zeros((1, 0))
+        rows, filled = _single_rows(modules[0].rows(model, assignment), parameters), 0
         while True:
             with forked_children_end():
                 row = next(rows, None)
+            if row is not None:
+                place[filled] = row
+                filled += 1
+            if filled and (row is None or filled == len(place)):
+                yield ["rows", str(filled)]
+                filled = 0
             if row is None:
                 break
-            np.frombuffer(shared, dtype=np.float64, count=row.size, offset=len(shared) - 8 * row.size)[:] = row
-            yield ["row"]
         answer = ["end"]
     except BaseException as error:
         answer = ["failed", error_in_words(error)[:_LONGEST_REASON], report_of(error)[-_LONGEST_REPORT:]]
     yield [text.encode(errors="replace").decode() for text in answer]
+
+
+def _single_rows(blocks: Iterator[FloatArray], parameters: int) -> Iterator[FloatArray]:
+    """Yields the rows of blocks, one by one; NumPy would repeat a row of a single number in every coordinate."""
+    for block in blocks:
+        if block.ndim not in (1, 2) or block.shape[-1] != parameters:
+            raise DataError("training.rows-shape", shape=block.shape, parameters=parameters)
+        yield from np.atleast_2d(block)
 
 
 def _model(arrays: Any, shared: mmap.mmap) -> dict[str, FloatArray]:

@@ -17,7 +17,7 @@ import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ class FulcrumMod:
     Guarantees, for every input of the server and every behaviour of the app, except ending the process:
 
     - a reply holds an answer of `MaskedSilo` alone, or an error without further content;
-    - the app's train function runs when an update is due: a released round is not trained again;
+    - the app's train function runs when an update is due: a released round is not trained again. If the plan protects
+      persons, the site's training module runs in its place: the update of an app mixes persons before the clip;
     - the train function's records, and the settings of the run, are equal for every silo of the sum; a round asked for
       again with different records or settings is refused. Identifiers and times of a message differ between silos;
     - in deployment the exceptions and results of training are hidden, as `ReleasingSilo` hides them;
@@ -125,7 +126,12 @@ class _Station:
     """A site in this process; training uses the message that is being answered."""
 
     def __init__(self, site: Site) -> None:
-        self._silo = MaskedSilo(site, self)
+        by_person = site.plan.unit.is_within_silo
+        if (
+            by_person and not site.settings.train
+        ):  # the update of an app mixes persons, and no clip of it bounds a person
+            raise DataError("flower.app-by-person", unit=site.plan.unit.noun)
+        self._silo = MaskedSilo(site, None if by_person else self)
         self._lock = threading.Lock()
         self._calling: Callable[[], Message] | None = None
 
@@ -163,6 +169,11 @@ class _Station:
         if missing := set(model) - set(trained):
             raise DataError("flower.reply-array-missing", array=min(missing))
         return update_of(model, {name: trained[name] for name in model})
+
+    def rows(self, model: Mapping[str, FloatArray], assignment: Assignment) -> Generator[FloatArray]:
+        """Refuses: an app's train function gives one update, and no rows by person."""
+        del model
+        raise DataError("flower.app-by-person", unit=assignment.plan.unit.noun)
 
 
 def _model_in(content: RecordDict) -> dict[str, FloatArray]:

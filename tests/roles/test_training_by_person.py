@@ -210,7 +210,7 @@ def test_a_module_must_have_the_functions_of_the_plans_unit(world, tmp_path, mon
     with pytest.raises(DataError, check=coded("training.gradients-missing", unit="person")):
         list(learner.rows(MODEL, world.assignment()))
     assert not world.signal("").any()  # hidden by the silo: an operator sees the alarm, an observer noise
-    for line, code in (("gradients = 7", "function-type"), ("LEARNING_RATE = 'fast'", "learning-rate-range")):
+    for line, code in (("gradients = 7", "function-type"), ("LEARNING_RATE = 'fast'", "module-rate")):
         with pytest.raises(DataError, check=coded(f"training.{code}")):
             module(tmp_path, monkeypatch, body + line)
 

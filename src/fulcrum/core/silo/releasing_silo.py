@@ -66,13 +66,13 @@ class ReleasingSilo:
         noise = SeededNoiseBySilo(seed=assignment.seed, silos=len(assignment.plan.federation))
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         try:
-            signal = self._trained(arrays, assignment)
+            signal = self._train(arrays, assignment)
         except TrainingFailedError as failure:
             sound_alarm(f"{FAILED} %d: nothing is released\n%s", number, failure.report)
             raise
-        return _released(signal, arrays, plan, silo, number, noise=noise, masked=self._masks)
+        return _release_signal(signal, arrays, plan, silo, number, noise=noise, masked=self._masks)
 
-    def _trained(
+    def _train(
         self, arrays: Mapping[str, FloatArray], assignment: Assignment
     ) -> "dict[str, FloatArray] | GradientSum":
         """Returns the update of training or, if the plan protects persons, the clipped sum of all rows."""
@@ -96,7 +96,7 @@ class ReleasingSilo:
         signal = self._hidden_signal(arrays, assignment, left)
         with self._ledger() as ledger:
             policy = self._site.policy  # read again: training may run for long
-            return _released(
+            return _release_signal(
                 signal,
                 arrays,
                 plan,
@@ -125,7 +125,7 @@ class ReleasingSilo:
         try:
             room = room_for_release(later, parameters=parameters, releases=releases)
             with room, memory_for_release(parameters):
-                return self._trained(arrays, assignment)
+                return self._train(arrays, assignment)
         except TrainingFailedError as failure:
             sound_alarm(_HIDDEN, assignment.round_number, failure.report)
         except (ParameterError, ReleaseError, MemoryError) as failure:  # rows of a wrong type or shape
@@ -151,7 +151,7 @@ def _sum_of(rows: Iterable[FloatArray], arrays: Mapping[str, FloatArray], assign
     return GradientSum(rows, layout_of(arrays), assignment.plan, assignment.silo, assignment.round_number)
 
 
-def _released(
+def _release_signal(
     signal: dict[str, FloatArray] | GradientSum,
     arrays: Mapping[str, FloatArray],
     plan: VerifiedPlan,

@@ -230,7 +230,7 @@ def load_training_module(name: str) -> TrainingModule:
         raise DataError("training.head-type", module=name, head=head)
     rate = _number(getattr(module, "LEARNING_RATE", 1.0))
     if rate is None or not (math.isfinite(rate) and rate > 0):
-        raise DataError("training.learning-rate-range", module=name, learning_rate=module.LEARNING_RATE)
+        raise DataError("training.module-rate", module=name, learning_rate=module.LEARNING_RATE)
     return TrainingModule(**functions, learning_rate=rate, head=head, may_have_tensors="torch" in sys.modules)
 
 

@@ -163,7 +163,9 @@ def best_merge(plan: PlanFigures) -> Merge | None:
         plan.requirement.masked and SILO in plan.requirement.multiplier
     ):  # the target is then on sums, against more colluders
         return None
-    fixed = plan.weights_rule in _KEPT and plan.server_rule.adds_up
+    # The provision for persons in several silos depends on the number of silos of a region, so a merge changes it.
+    one_silo = plan.unit.silos_per_person == 1
+    fixed = plan.weights_rule in _KEPT and plan.server_rule.adds_up and one_silo
     iterated = plan.weights_rule not in (*_KEPT, "equal") and (
         plan.weights_rule != "least-noise" or len(plan.requirement.multiplier) > 1
     )
@@ -216,6 +218,9 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
     promising = plan.node_noise(inner.name) if plan.server_rule.adds_up else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
         federation: Topology = merge_regions(plan.federation, [inner.nodes[region] for region in pair])
+        federation = replace(federation, persons=plan.federation.persons)
+        if plan.unit.silos_per_person > 1:
+            requirement = plan.target.requirement(federation)
         if fixed:
             federation = federation.with_weights(plan.weights)
         else:
@@ -395,12 +400,14 @@ def _on_coalitions_outside(plan: PlanFigures) -> list[Advice]:
 
 
 def _on_delta(plan: PlanFigures) -> list[Advice]:
-    silos = len(plan.federation)
-    if plan.delta * silos <= 1:
+    persons = plan.federation.persons
+    count = len(plan.federation) if persons is None else math.ceil(float(persons.sum()))
+    if plan.delta * count <= 1:
         return []
-    places = math.ceil(math.log10(silos))  # of one digit, rounded down
-    most = math.floor(10**places / silos) / 10**places
-    text = f"delta {plan.delta:g} is above one over the number of silos ({silos:,}). Take at most {most:g}."
+    places = math.ceil(math.log10(count))  # of one digit, rounded down
+    most = math.floor(10**places / count) / 10**places
+    units = "silos" if persons is None else f"{plan.unit.noun}s"
+    text = f"delta {plan.delta:g} is above one over the number of {units} ({count:,}). Take at most {most:g}."
     return [Advice(kind="delta", warning=True, text=text, offers=(("delta", most),))]
 
 

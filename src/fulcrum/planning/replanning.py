@@ -140,7 +140,7 @@ def _kept_weights(old: Plan, changed: Topology) -> str | float | Mapping[str, fl
         return old.weights_rule
     if changed.declared_weights is not None:
         return DECLARED
-    before = dict(zip(old.federation.silo_names.tolist(), old.weights.tolist(), strict=True))
+    before = dict(zip(old.federation.silo_names.tolist(), old.federation.shares.tolist(), strict=True))
     names = changed.silo_names.tolist()
     new = next((name for name in names if name not in before), None)
     if new is not None:

@@ -111,6 +111,9 @@ class Target:
         tightened = [required.get(inner, 0.0)]
         if federation.preferences is not None:
             declared = np.where(np.isnan(federation.preferences), np.inf, federation.preferences)
+            if self.unit.silos_per_person > 1:
+                # A person of this silo may be in any other silo too: the strictest preference binds all silos.
+                declared = np.full(len(federation), declared.min())
             tightened.append(self._multiplier_for_epsilon(federation, inner, declared))
         if self.information is not None:
             tightened.append(self._multiplier_for_information(federation))

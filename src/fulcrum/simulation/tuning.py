@@ -191,7 +191,7 @@ def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
     if _own_recipe(plan) == AS_PLANNED:
         weights: Any = plan.weights_rule
         if weights in (DECLARED, BY_SILO):
-            weights = dict(zip(plan.federation.silo_names.tolist(), plan.weights.tolist(), strict=True))
+            weights = dict(zip(plan.federation.silo_names.tolist(), plan.federation.shares.tolist(), strict=True))
         clip: float | str = "auto" if plan.clip_share < 1 else plan.clip_norm
         recipes[AS_PLANNED] = Recipe(weights=weights, clip_norm=clip, server=plan.server, shrink=plan.shrink)
     left_out: dict[str, str] = {}

@@ -467,17 +467,16 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
         _within(f"epsilon target at {tier}", max(seen.epsilon(tier)), promised)
         for tier, promised in settings.epsilon.items()
     ]
-    preferences = [
-        (entry.silo, epsilon, entry.preference)
-        for entry, epsilon in zip(content.silos, seen.epsilon(seen.innermost), strict=True)
-        if entry.preference is not None
-    ]
-    if preferences:
-        over = [silo for silo, epsilon, preference in preferences if epsilon > preference * (1 + _TOLERANCE)]
-        detail = f"{len(preferences)} declared" + (f", exceeded for {over[0]!r}" if over else "")
+    count = sum(entry.preference is not None for entry in content.silos)
+    if count:
+        bound = zip(content.silos, seen.epsilon(seen.innermost), _binding_preferences(content), strict=True)
+        over = [entry.silo for entry, epsilon, preference in bound if epsilon > preference * (1 + _TOLERANCE)]
+        detail = f"{count} declared" + (f", exceeded for {over[0]!r}" if over else "")
         checks.append(Check(name="preferences", holds=not over, detail=detail))
     if settings.silo_epsilon is not None:
         worst_silo = max(seen.whole_silo_epsilons(seen.effective(seen.innermost)))
+        if any(seen.spent[seen.innermost]):  # the largest sums of earlier plans are not known
+            worst_silo = math.inf
         checks.append(_within("epsilon target of silos as a whole", worst_silo, settings.silo_epsilon))
     if settings.budget is not None:
         checks.append(_equal("budget", content.summary.noise_budget, settings.budget))
@@ -487,6 +486,16 @@ def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:
         unit = " nats" if has_floor else " nats, added by releases"
         checks.append(_within("information bound", worst, settings.information, unit))
     return checks
+
+
+def _binding_preferences(content: PlanFile) -> list[float]:
+    """Returns by silo the preference that binds the noise of the silo; infinity without a preference.
+
+    A person in several silos must have the epsilon that the strictest of these silos declares. The plan does not know
+    which silos share persons, so the strictest preference of all binds every silo.
+    """
+    declared = [math.inf if entry.preference is None else entry.preference for entry in content.silos]
+    return declared if content.settings.silos_per_person == 1 else [min(declared)] * len(declared)
 
 
 def _information(content: PlanFile, seen: Recomputed, multipliers: Iterable[float]) -> list[float]:
@@ -553,7 +562,7 @@ def _first_wrong_requirement(content: PlanFile, tier: str, requirement: list[flo
         if settings.silo_epsilon is not None:
             whole = seen.whole_silo_epsilons(more), seen.whole_silo_epsilons(less)
             targets.append(([settings.silo_epsilon] * len(silos), *whole))
-        declared = [math.inf if entry.preference is None else entry.preference for entry in silos]
+        declared = _binding_preferences(content)
         bound = math.inf if settings.information is None else settings.information
         learned = _information(content, seen, more), _information(content, seen, less)
         targets += [(declared, *reached), ([bound] * len(silos), *learned)]

@@ -72,9 +72,7 @@ class ReleasingSilo:
             raise
         return _release_signal(signal, arrays, plan, silo, number, noise=noise, masked=self._masks)
 
-    def _train(
-        self, arrays: Mapping[str, FloatArray], assignment: Assignment
-    ) -> "dict[str, FloatArray] | GradientSum":
+    def _train(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> "dict[str, FloatArray] | GradientSum":
         """Returns the update of training or, if the plan protects persons, the clipped sum of all rows."""
         if not assignment.plan.unit.is_within_silo:
             return self._training.update(arrays, assignment)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.core.store.ledger_entries import Entry as Entry
     from fulcrum.core.topology import Tier as Tier
     from fulcrum.core.topology import Topology as Topology
+    from fulcrum.core.training.torch_gradients import TorchGradients as TorchGradients
     from fulcrum.errors import AllocationError as AllocationError
     from fulcrum.errors import DataError as DataError
     from fulcrum.errors import DivergedUpdateError as DivergedUpdateError
@@ -191,6 +192,7 @@ _MODULES = {
     "Tier": "core.topology",
     "Topology": "core.topology",
     "TorchDevice": "simulation.torch.torch_engine",
+    "TorchGradients": "core.training.torch_gradients",
     "TorchModel": "simulation.torch.torch_model",
     "TrainedComparison": "simulation.trials",
     "TrainingRun": "simulation.training_runs",

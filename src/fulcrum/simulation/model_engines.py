@@ -21,6 +21,7 @@ from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
 from fulcrum.simulation.torch.torch_model import TorchModel, torch_model, use_default_modes, use_one_thread, use_seed
+from fulcrum.simulation.torch.torch_persons import train_by_person
 
 
 def model_of(model: Any) -> Model | TorchModel | None:
@@ -77,9 +78,7 @@ def train_model(
     unit = jobs[0].variants.unit
     check_training_fits(training, unit)
     check_task_fits(task, unit)
-    if unit.is_within_silo and isinstance(model, TorchModel):
-        raise ParameterError("model.unit-torch", unit=unit.name)
-    if unit.is_within_silo and model is not None and model.gradient is None:
+    if unit.is_within_silo and isinstance(model, Model) and model.gradient is None:
         raise ParameterError("model.gradient-missing")
     if model is None:
         runs_of_head = train_jobs(
@@ -118,11 +117,11 @@ def train_model(
         distinct_job = replace(job, variants=variants)
         if isinstance(trained_model, TorchModel):
             try:
-                run = train_on_tensors(
-                    distinct_job, task, training, trained_model, device=where, on_note=note, **options
-                )
+                engine = train_by_person if unit.is_within_silo else train_on_tensors
+                run = engine(distinct_job, task, training, trained_model, device=where, on_note=note, **options)
             except NotBatchedError as error:
-                note(f"{trained_model.name} is trained silo by silo on the processor, which is slow: {error}.")
+                parts = f"{unit.noun} by {unit.noun}" if unit.is_within_silo else "silo by silo"
+                note(f"{trained_model.name} is trained {parts} on the processor, which is slow: {error}.")
                 trained_model = trained_model.as_model(learning_rate=training.learning_rate)
         if isinstance(trained_model, Model):
             with ExitStack() as stack:

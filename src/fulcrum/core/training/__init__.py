@@ -3,5 +3,5 @@
 Change this folder for a new way to run a training module. No module here decides about a release: every failure of
 training becomes `TrainingFailedError`, and the silo hides the failure.
 
-Imports from: base, core.plan.
+Imports from: base, core, core.plan.
 """

@@ -134,7 +134,7 @@ def train_on_tensors(
         stack.enter_context(warnings.catch_warnings())
         warnings.filterwarnings("ignore", message=_ONE_BY_ONE)  # a note below names the operations once
         try:
-            silos = _Silos(job, task, training, model, device, on_part)
+            silos = TensorSilos(job, task, training, model, device, on_part)
             stack.callback(silos.close)
             if device.kind == "cpu":
                 stack.enter_context(use_one_thread())
@@ -155,12 +155,12 @@ def train_on_tensors(
                 on_round=on_round,
             )
         except Exception as error:
-            if not _out_of_memory(require_torch(), error):
+            if not is_out_of_memory(require_torch(), error):
                 raise
-            raise _too_large(f"{model.name} with the records of {task.name}", device.name, error) from None
+            raise too_large(f"{model.name} with the records of {task.name}", device.name, error) from None
 
 
-class _Silos:
+class TensorSilos:
     """All silos of a job, with their records, on a single device.
 
     On a GPU a single chunk trains at a time. On the processor a chunk trains in every thread that torch may use.
@@ -225,7 +225,7 @@ class _Silos:
                 if not torch.equal(stood, torch.get_rng_state()):
                     self._threads = 1  # threads would share the generator of layers such as dropout
         except Exception as error:  # the module itself passed a trial before
-            if _out_of_memory(torch, error):
+            if is_out_of_memory(torch, error):
                 raise self._too_large(error) from None
             reason = re.split("please file an issue", str(error).partition("\n")[0], flags=re.IGNORECASE)[0]
             failure = f"{type(error).__name__}: {in_one_line(reason).rstrip(',. ')}"
@@ -289,7 +289,7 @@ class _Silos:
                         if self._on_part is not None:
                             self._on_part(round_number - 1 + min(first / silos, 1.0))
                 except Exception as error:
-                    if not _out_of_memory(torch, error):
+                    if not is_out_of_memory(torch, error):
                         raise
                     self._halve(error)
         aggregators_inject = variants.aggregator_noise_multiplier.any()
@@ -318,10 +318,10 @@ class _Silos:
                 outputs = list(self._run_calls((self._outputs_of_part, parts, part) for part in batches))
                 return np.asarray(torch.cat(outputs).double().cpu().numpy())
             except Exception as error:
-                if not _out_of_memory(torch, error):
+                if not is_out_of_memory(torch, error):
                     raise
                 if most == 1:
-                    raise _too_large(f"one record of {self._model.name}", self._device.name, error) from None
+                    raise too_large(f"one record of {self._model.name}", self._device.name, error) from None
             most //= 2
             self._empty_cache()
 
@@ -482,7 +482,7 @@ class _Silos:
             self._torch.cuda.empty_cache()
 
     def _too_large(self, error: Exception) -> ParameterError:
-        return _too_large(f"one silo of {self._model.name}", self._device.name, error)
+        return too_large(f"one silo of {self._model.name}", self._device.name, error)
 
 
 def _leaves(start: Tensors, silos: int) -> Tensors:
@@ -492,12 +492,13 @@ def _leaves(start: Tensors, silos: int) -> Tensors:
     }
 
 
-def _too_large(what: str, device: str, error: Exception) -> ParameterError:
+def too_large(what: str, device: str, error: Exception) -> ParameterError:
+    """Returns the error for a load that does not fit into the memory of a device."""
     reason = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
     return ParameterError("training.memory-exceeded", load=what, device=device, reason=reason)
 
 
-def _out_of_memory(torch: Any, error: Exception) -> bool:
+def is_out_of_memory(torch: Any, error: Exception) -> bool:
     """Returns true for an error of missing memory, on a GPU or on the processor."""
     allocation_failed = isinstance(error, RuntimeError) and "allocate memory" in str(error)
     return allocation_failed or isinstance(error, (torch.OutOfMemoryError, MemoryError))

@@ -345,6 +345,17 @@ class TorchModel:
         def final(state: Any) -> FloatArray:
             return np.asarray(self.join({name: leaf.detach().double() for name, leaf in state[0].items()}).numpy())
 
+        def gradient(flat: FloatArray, features: FloatArray, labels: IntArray) -> FloatArray:
+            total = np.zeros(self.parameters)
+            for record in range(len(labels)):  # one by one, so that no layer or loss can mix records
+                leaves, fixed, _ = init(flat)
+                with self.report_failures("training"), self.mode(training=True):
+                    outputs = self.outputs(leaves, fixed, self.as_tensor(features[[record]]))
+                    loss = self.loss(outputs, self.as_tensor(labels[[record]]))  # type: ignore[misc]  # `on` has set it
+                    parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+                total += self.join(dict(zip(leaves, parts, strict=True))).double().numpy()
+            return total
+
         def scores(flat: FloatArray, features: FloatArray) -> FloatArray:
             with self.report_failures("testing"), torch.no_grad(), self.mode(training=False):
                 parts = self.split(torch.as_tensor(flat).to(self.dtype))
@@ -360,6 +371,7 @@ class TorchModel:
             start=self.start,
             classes=self.classes,
             metric=self.metric,
+            gradient=gradient,
         )
 
     def stepper(self, leaves: list[Any], learning_rate: float) -> Callable[[Sequence[Any]], None]:

@@ -48,14 +48,14 @@ class SiloSteps:
 
         A first call may prepare a state, such as a table of positions, if the state does not depend on records.
         """
-        states = [_python_state(self.model)]
+        states = [python_state(self.model)]
         for _ in range(2):
             gradients = self._mapped_gradients(parameters, inputs, targets)
-            states.append(_python_state(self.model))
+            states.append(python_state(self.model))
         before, prepared, after = states
         for name in after:
             first, last = prepared.get(name), after[name]
-            if not _same(first, last) or not (isinstance(last, bytes) or _same(before.get(name), last)):
+            if not same_state(first, last) or not (isinstance(last, bytes) or same_state(before.get(name), last)):
                 return gradients, name
         return gradients, ""
 
@@ -75,10 +75,10 @@ class SiloSteps:
         """
         for training in (True, False):
             with self.model.mode(training=training):
-                stood = _random_state(inputs.device)
+                stood = random_state(inputs.device)
                 mapped = self._mapped_gradients(_fresh(parameters), inputs.clone(), targets)
                 alone = self._single_gradients(_fresh(parameters), inputs.clone(), targets)
-                if require_torch().equal(stood, _random_state(inputs.device)):
+                if require_torch().equal(stood, random_state(inputs.device)):
                     return _near(mapped, alone)
         return True
 
@@ -171,13 +171,13 @@ class SiloSteps:
 
         arguments = [*(values.detach() for values in parameters.values()), inputs, targets]
         answers = _answers([step], arguments)  # a first call may prepare something
-        before = _python_state(self.model)
+        before = python_state(self.model)
         with torch.no_grad(), use_seed(0, inputs.device):
             replay = _replay(torch, make_fx(step)(*_copies(arguments)))
             replay = replay if in_python else _without_python(torch, replay, _copies(arguments))
         if not _alike(answers + _answers([replay] * _RUNS_UNTIL_SETTLED, arguments)):
             return None
-        same = all(_same(before.get(name), state) for name, state in _python_state(self.model).items())
+        same = all(same_state(before.get(name), state) for name, state in python_state(self.model).items())
         return replay if same else None
 
     def record_moves(self, parameters: Tensors, inputs: Any, targets: Any, chosen: Any, learning_rate: float) -> None:
@@ -275,7 +275,7 @@ def _near(mapped: Sequence[Any], alone: Sequence[Any]) -> bool:
     )
 
 
-def _random_state(device: Any) -> Any:
+def random_state(device: Any) -> Any:
     """Returns the state of the generator used by random layers."""
     torch = require_torch()
     return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
@@ -316,7 +316,7 @@ def _without_python(torch: Any, replay: Callable[..., Any], arguments: Sequence[
             return replay
 
 
-def _python_state(model: TorchModel) -> dict[str, Any]:
+def python_state(model: TorchModel) -> dict[str, Any]:
     """Returns by name the state that a call could change besides its tensors: a digest, or an object without bytes."""
     _, words, place, *_ = np.random.get_state()  # noqa: NPY002  # a user's module may draw from it
     state: dict[str, Any] = {
@@ -362,5 +362,6 @@ def _as_bytes(value: Any) -> Any:
         return value
 
 
-def _same(first: Any, second: Any) -> bool:
+def same_state(first: Any, second: Any) -> bool:
+    """Returns true for the same object, or equal bytes."""
     return first is second or (isinstance(first, bytes) and isinstance(second, bytes) and first == second)

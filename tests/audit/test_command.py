@@ -270,17 +270,17 @@ def test_a_silos_policy_holds_in_its_audit(site, capsys):
         (["plan.json", "--confidence", "nan"], "confidence must be at least 0.5 and below 1, got nan"),
         (["plan.json", "--seed", "-1"], "seed must be a whole number from 0 to 2147483647, got -1"),
         (["plan.json", "--shadows", "10001"], "--shadows must be 0, or from 20 to 10,000, got 10001"),
-        (["plan.json", "--steps", "3"], "needs --shadows or --run. Add one, or leave it out"),
+        (["plan.json", "--steps", "3"], "need --shadows or --run. Add --shadows or --run, or leave these options out"),
         (["plan.json", "--shadows", "20", "--records", "9"], "leave --records out"),
         (["plan.json", "--shadows", "20", "--batch", "0"], "batch must be a whole number of at least 1, got 0"),
-        (["plan.json", "--run", "nowhere", "--batch", "8"], "leave out how they train, or add --shadows"),
+        (["plan.json", "--run", "nowhere", "--batch", "8"], "Leave the options for training out, or add --shadows"),
         (["plan.json", "-o", "plan.json"], "plan.json cannot be used as the folder for results: File exists"),
         (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
         (["plan.json", "--format", "xml"], "format"),
         (["plan.json", "--engine", "flare"], "unknown engine 'flare'. Known: nvflare, flower. Did you mean 'nvflare'?"),
         (["plan.json", "--engine", "flower"], "Flower has no aggregator in a region"),
         (["plan.json", "--engine", "nvflare", "--silo", "north-1"], "leave --engine out"),
-        (["."], "is a folder. Give a plan file, or name the silo whose site it is (--silo)"),
+        (["."], "is a folder. Give a plan file, or name the silo of the site in the folder (--silo)"),
         (["missing.json"], "missing.json"),
     ],
 )
@@ -324,4 +324,4 @@ def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):
     code, _, err = said(capsys, tmp_path / "plan.json", "--shadows", "3")
     assert (code, "--shadows must be 0, or from 20 to 10,000, got 3" in err) == (2, True)
     code, _, err = said(capsys, tmp_path / "plan.json", "--silo", "north-1", "--shadows", "20")
-    assert (code, "--silo looks at one silo's releases" in err) == (2, True)
+    assert (code, "--silo audits the recorded releases of one silo" in err) == (2, True)

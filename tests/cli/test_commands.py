@@ -339,7 +339,10 @@ BAD = {
         ["plan", "mild", "--rounds", 1, "--epsilon", "1,5"],
         "--epsilon gives 'region' twice, in '1,5'. If that is one number, write it with a point: 1.5",
     ),
-    "inside twice": (["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5], "Give one of them"),
+    "inside twice": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5],
+        ("Give one of the two"),
+    ),
     "floor twice": (
         ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "0.5,0.1"],
         "--floor must be one number",
@@ -363,7 +366,7 @@ BAD = {
     ),
     "relative module": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "..:d"], "cannot be loaded"),
     "endless levels": (["floor", "--levels", "1000000000"], "levels must be at most 2000"),
-    "two sources of sizes": (["floor", "mild", "--sizes", "3"], "Give one of them"),
+    "two sources of sizes": (["floor", "mild", "--sizes", "3"], "Give one of the two"),
     "endless epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", "1e308"], "epsilon must be from"),
     "no data": (
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--data", "cifr10"],

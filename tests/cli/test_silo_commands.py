@@ -231,7 +231,7 @@ def test_a_conversion_without_plans_is_refused(command):
     write_format_1(Path("old.ledger"), "lille", {"p": (3, 1.0, 8.0)}, [("p", 1, "m", b"x", 0.25, 1.0)])
     code, _, said = command("ledger", "convert", "old.ledger", "new.ledger")
     assert code == 2
-    assert "holds releases of plans that were not given: p. Name their files with --plan" in said
+    assert "holds releases of plans that were not given: p. Name the files of these plans with --plan" in said
     assert not Path("new.ledger").exists()
 
 

@@ -75,7 +75,9 @@ def test_a_plan_reads_d_from_the_model(here, capsys):
     assert run([*options, "--trained", "head.*,norm.*", "-o", "own.json"]) == 0
     assert read_plan(here / "own.json").parameters == 18 + 16
     assert run([*options, "--parameters", "3"]) == 2
-    assert "--parameters 3 and --model, which trains 170, differ. Give one" in capsys.readouterr().err
+    assert (
+        "--parameters 3 differs from the 170 trained parameters of --model. Leave --parameters out"
+    ) in capsys.readouterr().err
 
 
 def test_a_model_is_trained_and_the_user_is_told_what_does_not_travel(here, capsys):
@@ -156,7 +158,7 @@ def test_numbers_are_learnt_from_an_archive(here, capsys):
             ["--data", "photos/lyon"],
             "photos/lyon does not exist. Give a folder, an .npz, CSV or Parquet file, or the name",
         ),
-        (["--trained", "head.*"], "--trained head.* says which parameters of --model are trained"),
+        (["--trained", "head.*"], "--trained head.* names trained parameters of --model, and --model is missing"),
         (["--device", "cpu"], "a device is for a PyTorch module"),
     ],
 )

@@ -303,7 +303,7 @@ def test_a_silo_seals_its_own_releases_alone(world):
         dataclasses.replace(world.release, plan_digest="0"),
         dataclasses.replace(world.release, step=None),
     ):
-        assert "not one of silo 'lille' under this plan" in refusal(sealer.seal, other)
+        assert "not a release of silo 'lille' under this plan" in refusal(sealer.seal, other)
     assert "for round 4" in refusal(sealer.seal, dataclasses.replace(world.release, round_number=4))
 
 
@@ -426,7 +426,7 @@ def test_nobody_declines_for_another(world):
     nice = Sealer(world.plan, "nice", world.folder / "nice").decline(2)
     assert "to another region than 'north'" in refusal(world.opener.open_decline, nice)
     other = Sealer(world.made["research"], "lille", world.folder / "lille").decline(2)
-    assert "the decline is one under another plan" in refusal(world.opener.open_decline, other)
+    assert "the decline was made under another plan" in refusal(world.opener.open_decline, other)
     for wrong in (0, 4, -1):
         assert "the plan's rounds are 1 to 3" in refusal(
             Sealer(world.plan, "lille", world.folder / "lille").decline, wrong

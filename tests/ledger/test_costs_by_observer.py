@@ -96,7 +96,7 @@ def test_a_plan_whose_tiers_have_other_names_is_entered_only_if_it_covers_all_th
 @pytest.mark.parametrize(
     ("shifts", "words"),
     [
-        ({"county": 9.0, "federation": 9.0}, "nobody there is 'county'"),
+        ({"county": 9.0, "federation": 9.0}, "no observer there is 'county'"),
         ({"silo": 9.0, "federation": 9.0, "region": 9.0}, "in another order"),
     ],
 )

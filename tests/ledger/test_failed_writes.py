@@ -47,8 +47,8 @@ def test_a_full_disk_records_nothing_and_loses_nothing(path, room):
 
     first, same, refused, second, after = json.loads(in_child(work))
     assert "cannot be written, so nothing may be sent (" in first
-    assert "Open it again" in refused
-    assert "Open it again" in second
+    assert "Open the ledger again" in refused
+    assert "Open the ledger again" in second
     assert same
     assert after
     with opened(path) as ledger:

@@ -193,7 +193,9 @@ def test_a_read_only_ledger_cannot_be_opened_but_can_be_read(what, mode):
         target.chmod(mode)
         said = in_child(work)
         folder.chmod(0o777)
-        assert said == str([f"{target.resolve()} is read-only: a release cannot be recorded. Make it writable", True])
+        assert said == str(
+            [f"{target.resolve()} is read-only: a release cannot be recorded. Make the file writable", True]
+        )
 
 
 @forks

@@ -166,7 +166,9 @@ def test_a_record_of_an_earlier_fulcrum_amid_a_round_is_refused_and_begins_anoth
     record.store(msgspec.structs.replace(state, pairs={}, sent=b""))  # it kept its two keys, and no secrets of pairs
     record.close()
     told = refusal(masked.answer, SILO, requests[SILO])
-    assert told.endswith("amid round 1 by another version of Fulcrum. Begin another attempt of the round")
+    assert told.endswith(
+        "in the middle of round 1, written by another version of Fulcrum. Begin another attempt of the round"
+    )
     masked.close()
     again = Round(masked.group, masked.inputs, tmp_path, attempt=2)
     assert again.run().members == tuple(names(5))

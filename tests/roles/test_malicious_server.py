@@ -60,7 +60,7 @@ def test_a_server_has_no_say_in_threshold_graph_or_width(world, field, change):
     _, request = asked(world, "keys")
     found = getattr(request_from_bytes(request), field)
     told = refused(world.answer, "caen", changed(request, **{field: found + change}))
-    assert f"the server goes by {found + change}" in told
+    assert f"the server uses {found + change}" in told
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def replaced(request, silo, keys):
 def test_keys_that_the_silo_they_claim_did_not_sign_are_refused(world):
     _, request = asked(world, "shares")
     told = refused(world.answer, "caen", replaced(request, "metz", forged(world, request, "metz", "reims")))
-    assert "'metz' answered is not signed by the key that the plan carries" in told
+    assert "'metz' is not signed by the key that the plan carries" in told
 
 
 def test_keys_of_another_round_or_attempt_are_refused(world):
@@ -196,9 +196,9 @@ def test_shares_of_others_than_the_neighbours_that_shared_are_refused(world):
     _, request = asked(world, "input")
     inbox = request_from_bytes(request)
     fewer = {silo: text for silo, text in inbox.sealed.items() if silo != "metz"}
-    assert "not those of its neighbours" in refused(world.answer, "caen", changed(request, sealed=fewer))
+    assert "not the shares of the neighbours" in refused(world.answer, "caen", changed(request, sealed=fewer))
     more = {**inbox.sealed, "lyon": b"text"}
-    assert "not those of its neighbours" in refused(world.answer, "caen", changed(request, sealed=more))
+    assert "not the shares of the neighbours" in refused(world.answer, "caen", changed(request, sealed=more))
     assert not world.ledger("caen")
 
 
@@ -246,7 +246,7 @@ def test_a_request_of_a_round_that_was_not_begun_is_refused(world):
     _, request = asked(world, "input")
     for fields in ({"round_number": 2}, {"attempt": 2}):
         told = refused(world.answer, "caen", changed(request, session=session_with(request, **fields)))
-        assert "begin it first" in told or "than it began" in told
+        assert "Begin the round first" in told or "than the round that the silo began" in told
 
 
 # The fourth and fifth: who is in the sum.
@@ -283,7 +283,9 @@ def test_a_silo_both_active_and_dead_is_not_unmasked(world):
         request = attested(session, [attestations[silo] for silo in signers])
         for silo in NORTH:
             said = refused(world.answer, silo, request)
-            assert "was told other survivors" in said or "attest the survivors of group 'north', 4 must" in said
+            assert (
+                "was told other survivors" in said or "attest the survivors of group 'north', and 4 silos must" in said
+            )
     for silo in without:
         other = told["caen" if silo in ("nancy", "reims") else "nancy"]
         assert "asked out of turn" in refused(world.answer, silo, other), "nor does anyone attest a second list"
@@ -303,7 +305,7 @@ def test_a_colluder_that_signs_two_lists_does_not_help(world):
         for silo in story:
             if silo != "metz":
                 told = refused(world.answer, silo, attested(session, story.values()))
-                assert "3 silos attest the survivors of group 'north', 4 must" in told
+                assert "3 silos attest the survivors of group 'north', and 4 silos must" in told
 
 
 def attested(session, attestations):
@@ -314,7 +316,7 @@ def test_fewer_signatures_than_the_quorum_unmask_nothing(world):
     _, request = asked(world, "unmasking")
     signed = request_from_bytes(request).attestations
     three = changed(request, attestations=signed[:3])
-    assert "3 silos attest the survivors of group 'north', 4 must" in refused(world.answer, "caen", three)
+    assert "3 silos attest the survivors of group 'north', and 4 silos must" in refused(world.answer, "caen", three)
     repeated = changed(request, attestations=(*signed[:3], signed[0]))
     assert "3 silos attest the survivors" in refused(world.answer, "caen", repeated)
     assert "4 must" in refused(world.answer, "caen", changed(request, attestations=()))
@@ -364,7 +366,7 @@ def test_two_attempts_of_a_round_are_not_both_unmasked(world):
     assert refusals == list(NORTH[:3])
     for silo in NORTH[3:]:
         told = refused(world.answer, silo, requests[silo])
-        assert "than it began" in told, "who began again does not unmask what it left"
+        assert "than the round that the silo began" in told, "who began again does not unmask what it left"
 
 
 def answered(world, silo, request):
@@ -416,6 +418,6 @@ def test_an_answer_for_the_server_is_taken_from_its_silo_alone(world):
     stolen = signed_reply("input", answer.session, "metz", answer.body, key_of(world, "caen"))
     assert "not signed by the key" in refused(masked.take, stolen)
     half = signed_reply("input", answer.session, "metz", answer.body[:-8], key_of(world, "metz"))
-    assert "is not whole" in refused(masked.take, half)
+    assert "is incomplete" in refused(masked.take, half)
     assert masked.take(good) == "caen"
-    assert "was not asked, or has answered" in refused(masked.take, good)
+    assert "replied without a request, or a second time" in refused(masked.take, good)

@@ -278,7 +278,7 @@ def test_a_silo_whose_ledger_has_forgotten_a_release_sends_no_other_under_the_sa
     path.write_bytes(old)
     world.restart()
     told = refused(world.answer, "caen", requests["caen"])
-    assert "silo 'caen' has sent another masked input in attempt 1 of round 1" in told
+    assert "silo 'caen' has already sent another masked input in attempt 1 of round 1" in told
     path.write_bytes(new)
     assert world.answer("caen", requests["caen"]) == first
     world.check_ledgers()

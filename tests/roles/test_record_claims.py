@@ -146,7 +146,7 @@ def called(site, name):
 def test_a_silo_that_is_called_by_another_name_does_not_begin_its_spending_anew(kit, model, tmp_path):
     init_site(read_site(kit))
     SiloStation(read_site(kit, "silo")).answer(pack_model(model), 1)
-    words = ("is the site of silo 'a', which released from a.ledger", "Ask for a plan that calls it 'a'")
+    words = ("is the site of silo 'a' with the ledger a.ledger", "Ask for a plan that names the silo 'a'")
     refused(lambda: init_site(called(read_site(kit), "b")), *words)
     again = tmp_path / "again"  # a new kit, and the folder of records as before
     shutil.copytree(kit, again, ignore=shutil.ignore_patterns(MARK))
@@ -163,7 +163,11 @@ def test_two_copies_of_a_kit_do_not_initialise_one_folder_at_a_time(kit, monkeyp
 
     def slow(*arguments):  # the copy is initialised while the first call is at work
         monkeypatch.setattr(records, "_check_nothing_lost", check)
-        refused(lambda: init_site(read_site(copy)), "another fulcrum site init works in", "Wait for its end")
+        refused(
+            lambda: init_site(read_site(copy)),
+            "another fulcrum site init is running in",
+            "Wait until the other command ends",
+        )
         seen.append(True)
         return check(*arguments)
 
@@ -190,7 +194,9 @@ def test_a_ledger_that_appears_meanwhile_is_not_overwritten(kit, monkeypatch, tm
 @pytest.mark.parametrize("make", [lambda path: path.write_text("x"), lambda path: path.symlink_to("/nowhere")])
 def test_a_file_or_link_in_the_place_of_the_folder_of_new_records_is_refused(kit, make, tmp_path):
     make(tmp_path / "records" / ".init")
-    refused(lambda: init_site(read_site(kit)), ".init is no folder, and stands where new records are made")
+    refused(
+        lambda: init_site(read_site(kit)), (".init is not a folder, and new records are made in a folder of this name")
+    )
 
 
 def test_a_file_in_the_place_of_the_folder_of_records_is_refused(kit, tmp_path):

@@ -75,16 +75,16 @@ def test_a_lost_ledger_stops_the_site_and_is_not_made_again(silo, model):
     started(silo, model)
     (silo / "state" / "a.ledger").unlink()
     refused(lambda: started(silo, model, 2), "is not there, and with it what this silo has spent. Ask for a new plan")
-    refused(lambda: init_site(read_site(silo)), "a.ledger is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(silo)), "a.ledger is gone", "the site was initialised before")
     assert not (silo / "state" / "a.ledger").exists()
 
 
 def test_a_folder_of_records_that_was_deleted_whole_stops_the_site(silo, model):
     shutil.rmtree(silo / "state")
     refused(lambda: started(silo, model), "is not there")
-    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(silo)), "is gone", "the site was initialised before")
     (silo / "state").mkdir()
-    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(silo)), "is gone", "the site was initialised before")
 
 
 def test_another_folder_for_the_records_does_not_begin_them_anew(silo, model, tmp_path):
@@ -92,13 +92,15 @@ def test_another_folder_for_the_records_does_not_begin_them_anew(silo, model, tm
     (tmp_path / "other").mkdir()
     rewritten(silo, 'state = "state"', f'state = "{tmp_path / "other"}"')
     refused(lambda: started(silo, model, 2), "is not there")
-    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(silo)), "is gone", "the site was initialised before")
 
 
 def test_records_elsewhere_are_made_there_and_a_lost_one_stops_the_site(kit, model, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     rewritten(kit, 'state = "state"', 'state = "../elsewhere"')
-    refused(lambda: init_site(read_site(kit)), "which `state` in site.toml names, does not exist")  # a name mistyped?
+    refused(
+        lambda: init_site(read_site(kit)), "does not exist or is not a folder, and `state` in site.toml names"
+    )  # a name mistyped?
     elsewhere.mkdir()
     assert init_site(read_site(kit)) == [kit / "../elsewhere" / "a.ledger"]
     started(kit, model)
@@ -139,12 +141,12 @@ def test_a_silo_that_took_part_before_and_lost_its_ledger_is_not_begun_anew_in_a
     (silo / "state").rename(kept)
     (kept / "a.ledger").unlink()
     rewritten(again, 'state = "state"', f'state = "{kept}"')
-    refused(lambda: init_site(read_site(again)), "a.ledger is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(again)), "a.ledger is gone", "the site was initialised before")
     refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "is not the ledger that this site releases")
     Ledger.open(kept / "a.ledger", silo="a").close()  # a fresh one in its place
     refused(
         lambda: init_site(read_site(again), ledger=kept / "a.ledger"),
-        "is not the one that this site was initialised with",
+        "is not the file that this site was initialised with",
     )
 
 
@@ -211,7 +213,7 @@ def test_another_ledger_in_the_place_of_the_sites_own_releases_nothing(silo, mod
     path.unlink()
     Ledger.open(path, silo="a").close()
     for number in (1, 2):
-        refused(lambda number=number: started(silo, model, number), "is not the one that", "was initialised with")
+        refused(lambda number=number: started(silo, model, number), "is not the file that", "was initialised with")
     refused(lambda: init_site(read_site(silo)), "is initialised already")
     with Ledger.read(path) as ledger:
         assert ledger.sequence == 0
@@ -316,7 +318,7 @@ def test_the_sums_of_a_region_are_those_of_one_plan_and_are_made_once_for_it(reg
     assert init_site(region) == [region.state / SUMS]
     refused(lambda: init_site(region), "is initialised already")
     (region.state / SUMS).unlink()
-    refused(lambda: init_site(region), "sums.db is gone", "it was initialised before")
+    refused(lambda: init_site(region), "sums.db is gone", "the site was initialised before")
     elsewhere = replace(region, settings=msgspec.structs.replace(region.settings, state="second"))
     elsewhere.state.mkdir()
     refused(lambda: init_site(elsewhere), "second/sums.db is gone")

@@ -160,7 +160,7 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
         connection.execute("CREATE TABLE t (x)")
     for path, reason in (
         (junk, "is not a region's file of sums, or its first bytes are damaged"),
-        (empty, "is empty: it was a region's file of sums that lost its content"),
+        (empty, "is empty: a region's file of sums that lost its content"),
         (ledger, "but not a region's file of sums"),
         (other, "but not a region's file of sums"),
         (tmp_path, "is a folder. Name the region's file of sums"),
@@ -197,7 +197,7 @@ def test_a_read_only_file_is_refused(path, monkeypatch):
     RegionFile.open(path, plan_digest="p", region="north").close()
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
     said = refusal(RegionFile.open, path, plan_digest="p", region="north", kind=StorageError)
-    assert said == f"{path} is read-only: a release cannot be recorded. Make it writable"
+    assert said == f"{path} is read-only: a release cannot be recorded. Make the file writable"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_changed_releases_are_not_summed(world, region, path, change):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(change)
     with world.open(path, layout=None) as again:
-        assert "is not the one accepted" in refusal(again.close_round, 1, kind=StorageError)
+        assert "is not the accepted release" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_changed_sum_is_not_sent(world, region, path):
@@ -227,7 +227,7 @@ def test_a_changed_sum_is_not_sent(world, region, path):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript("UPDATE answer SET bytes = zeroblob(99)")
     with world.open(path) as again:
-        assert "is not the one given" in refusal(again.close_round, 1, kind=StorageError)
+        assert "is not the answer that was sent" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, region, path):

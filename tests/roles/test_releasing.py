@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -542,7 +543,7 @@ def test_what_another_thread_released_first_is_what_comes_back(plans, ledger, in
 
 def test_a_round_that_another_thread_released_on_another_model_is_refused(plans, ledger, interrupted):
     interrupted(lambda: release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model-a"))
-    with pytest.raises(RefusedReleaseError, match="round 1 is released"):
+    with pytest.raises(RefusedReleaseError, check=coded("ledger.round-released")):
         release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model-b")
     assert ledger.sequence == 1
 

@@ -39,7 +39,7 @@ class MemberStore(DatabaseFile):
     wanted = "the silo's record of masked rounds"
     advice = "Ask for a new plan"
     older = "Finish its plan with the version that wrote it, or ask for a new plan and begin a new record"
-    lost = "what this silo has unmasked"
+    lost = "the record of the rounds that this silo has unmasked"
     erases = True
 
     @classmethod

@@ -70,7 +70,13 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
             ExchangeError: The payload is shorter or longer than the layout.
         """
         if len(payload) != 8 * self.parameters:
-            raise ExchangeError("message.payload-length", noun=whose, parameters=self.parameters, bytes=len(payload))
+            raise ExchangeError(
+                "message.payload-length",
+                noun=whose,
+                parameters=self.parameters,
+                bytes=len(payload),
+                expected=8 * self.parameters,
+            )
         return np.frombuffer(payload, dtype=dtype_of(step))
 
 

@@ -69,7 +69,9 @@ def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
     other = MemberProtocol(group=group, silo="silo-001", key=private_key("silo-001"))
     assert "the record of another silo" in refusal(MemberReplies.open, path, other)
     path.unlink()
-    assert "so the record of the rounds that this silo has unmasked is lost" in refusal(MemberReplies.open, path, other, kind=StorageError)
+    assert "so the record of the rounds that this silo has unmasked is lost" in refusal(
+        MemberReplies.open, path, other, kind=StorageError
+    )
     path.write_bytes(b"")
     assert "lost its content" in refusal(MemberReplies.open, path, other, kind=StorageError)
     path.write_bytes(os.urandom(5000))

@@ -316,7 +316,7 @@ def test_a_document_is_cut_at_256_tokens(tmp_path, text_model):
 def test_other_weights_are_refused(tmp_path, text_model):
     path = tmp_path / "a.txt"
     path.write_text("one\tx\n")
-    with pytest.raises(DataError, check=coded("data.file-unreadable")):
+    with pytest.raises(DataError, check=coded("file.unreadable")):
         embed_texts(path, model=tmp_path)
     (tmp_path / "model.safetensors").write_bytes((text_model / "model.safetensors").read_bytes()[:-1] + b"\x00")
     with pytest.raises(DataError, check=coded("embedding.weights-foreign", expected="53aa5117")):

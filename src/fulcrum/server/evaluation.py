@@ -105,7 +105,7 @@ def read_metrics(folder: Path, plan: VerifiedPlan) -> dict[int, dict[str, float]
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
+        raise StorageError("file.unreadable", file=file, reason=error.strerror or str(error)) from None
     except msgspec.MsgspecError as error:
         raise StorageError("metrics.malformed", file=file, reason=in_one_line(error)) from None
     if content.format != FORMAT or content.plan_digest != plan.digest:

@@ -181,7 +181,7 @@ def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
     if not isinstance(ledger, Ledger):
         raise ReleaseError("release.ledger-missing")
     if ledger.silo != silo:
-        raise ReleaseError("release.ledger-of-other-silo", ledger_silo=ledger.silo, silo=silo)
+        raise ReleaseError("ledger.other-silo", file=ledger.path, owner=ledger.silo, silo=silo)
     return ledger
 
 

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from fulcrum.checks import Check
@@ -127,6 +128,11 @@ class Ledger(ClosedAtTheEnd):
     def close(self) -> None:
         """Closes and unlocks the ledger; a second call does nothing."""
         self._file.close()
+
+    @property
+    def path(self) -> Path:
+        """The file of the ledger."""
+        return self._path
 
     @property
     def silo(self) -> str:

@@ -241,7 +241,7 @@ def test_a_ledger_gives_the_terminal_no_orders(command):
     with Ledger.open("odd.ledger", silo=orders) as ledger:
         ledger.enter_plan(allowed)
         cost = Cost(shifts={"silo": 0.1, orders: 0.1})
-        ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
+        ledger.record(allowed, round_number=1, input_digest=orders, payload=b"", cost=cost)
     for arguments in (
         ("ledger", "show", "odd.ledger"),
         ("ledger", "show", "odd.ledger", "--format", "json"),

@@ -85,7 +85,7 @@ def test_a_process_that_ends_without_closing_leaves_a_ledger_that_opens_and_read
         "import sys; from fulcrum.core.store.ledger import *; ledger = Ledger.open(sys.argv[1], silo='lyon');"
         "plan = Allowance(plan_digest='plan-a', rounds=5, shifts={'silo': 8.0, 'region': 1.0}); ledger.enter_plan(plan);"
         "cost = Cost(shifts={'silo': 1.0, 'region': 0.25});"
-        "ledger.record(plan, round_number=1, basis='model', payload=b'noisy', cost=cost)"
+        "ledger.record(plan, round_number=1, input_digest='model', payload=b'noisy', cost=cost)"
     )
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
     assert all(holds(path, least_sequence=1).values())

@@ -51,7 +51,7 @@ def test_a_retry_is_served_even_when_the_budget_is_gone(path):
     with opened(path, plan) as ledger:
         release(ledger, 1, b"noisy")
         assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
-        assert ledger.would_exceed(ledger.allowance, COST, 1, basis="model") is None
+        assert ledger.would_exceed(ledger.allowance, COST, 1, input_digest="model") is None
         assert release(ledger, 1).payload == b"noisy"
 
 
@@ -60,8 +60,8 @@ def test_a_round_is_refused_on_another_basis(path):
         release(ledger, 1)
         assert "released" in ledger.would_exceed(PLAN, COST, 1)
         assert ledger.stored_payload(PLAN, 1, "another model") is None
-        with pytest.raises(RefusedReleaseError, check=coded("ledger.round-released", round_number=1, basis="model")):
-            release(ledger, 1, basis="another model")
+        with pytest.raises(RefusedReleaseError, check=coded("ledger.round-released", round_number=1, digest="model")):
+            release(ledger, 1, input_digest="another model")
         assert ledger.sequence == 1
 
 
@@ -75,7 +75,7 @@ def test_payloads_of_any_size_come_back_bit_for_bit(path, payload):
 
 def test_an_empty_payload_is_a_release_too(path):
     with opened(path) as ledger:
-        ledger.record(PLAN, round_number=1, basis="model", payload=b"", cost=COST)
+        ledger.record(PLAN, round_number=1, input_digest="model", payload=b"", cost=COST)
         assert ledger.stored_payload(PLAN, 1, "model") == b""
         assert ledger.total_cost == COST
 
@@ -150,12 +150,12 @@ def test_arguments_out_of_range_are_refused_and_nothing_is_recorded(path):
     with opened(path) as ledger:
         for wrong in ({"number": 0}, {"number": -1}, {"number": 1.5}, {"number": True}, {"number": 2**63}):
             with pytest.raises(LedgerError, check=coded("ledger.number-range", noun="round")):
-                ledger.record(PLAN, round_number=wrong["number"], basis="model", payload=b"x", cost=COST)
+                ledger.record(PLAN, round_number=wrong["number"], input_digest="model", payload=b"x", cost=COST)
         for basis in ("", "a\0b", "\ud800", 7):
-            with pytest.raises(LedgerError, check=coded("ledger.text-invalid", noun="basis")):
-                release(ledger, 1, basis=basis)
+            with pytest.raises(LedgerError, check=coded("ledger.text-invalid", noun="input digest")):
+                release(ledger, 1, input_digest=basis)
         with pytest.raises(LedgerError, check=coded("ledger.payload-range")):
-            ledger.record(PLAN, round_number=1, basis="model", payload="text", cost=COST)
+            ledger.record(PLAN, round_number=1, input_digest="model", payload="text", cost=COST)
         assert ledger.sequence == 0
     with pytest.raises(LedgerError, check=coded("ledger.text-invalid", noun="silo")):
         Ledger.open(path, silo="")

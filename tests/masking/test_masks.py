@@ -21,7 +21,7 @@ from fulcrum.core.masking.masks import (
 )
 from fulcrum.core.masking.member_protocol import commitment, pair_key
 
-SESSION = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, basis="model-0")
+SESSION = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, input_digest="model-0")
 
 
 def mask(key, count, dtype="<u8"):
@@ -81,7 +81,7 @@ def test_keys_of_no_point_or_of_low_order_are_refused():
 def test_every_purpose_pair_and_session_has_a_key_of_its_own():
     """One secret, derived for everything that the protocol derives keys and commitments for."""
     fields = msgspec.structs.asdict(SESSION)
-    others = {"plan_digest": "4f2a", "group": "south", "round_number": 2, "attempt": 2, "basis": "model-1"}
+    others = {"plan_digest": "4f2a", "group": "south", "round_number": 2, "attempt": 2, "input_digest": "model-1"}
     sessions = [SESSION, *(Session(**fields | {name: value}) for name, value in others.items())]
     found = []
     for session in sessions:

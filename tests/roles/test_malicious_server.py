@@ -72,7 +72,7 @@ def test_a_server_has_no_say_in_threshold_graph_or_width(world, field, change):
         {"round_number": 0},
         {"round_number": 4},
         {"attempt": 0},
-        {"basis": ""},
+        {"input_digest": ""},
     ],
 )
 def test_a_round_of_another_plan_or_group_or_beyond_the_plan_is_not_begun(world, fields):
@@ -135,7 +135,7 @@ def test_keys_that_the_silo_they_claim_did_not_sign_are_refused(world):
 
 def test_keys_of_another_round_or_attempt_are_refused(world):
     _, request = asked(world, "shares")
-    for fields in ({"round_number": 2}, {"attempt": 2}, {"basis": "other"}):
+    for fields in ({"round_number": 2}, {"attempt": 2}, {"input_digest": "other"}):
         old = forged(world, request, "metz", "metz", **fields)
         assert "for another plan, group, round, attempt" in refused(
             world.answer, "caen", replaced(request, "metz", old)

@@ -29,7 +29,7 @@ def released(world, silo, number):
     path = world.folder / silo / "state" / ledger_name(silo)
     with Ledger.open(path, silo=silo) as ledger:
         entry = next(entry for entry in ledger.entries() if entry.round_number == number)
-        data = ledger.stored_payload(ledger.allowance, number, entry.basis)
+        data = ledger.stored_payload(ledger.allowance, number, entry.input_digest)
     return Release.from_bytes(data)
 
 

@@ -30,7 +30,7 @@ def test_reading_changes_nothing_and_records_nothing(path):
             release(ledger, 2)
         with pytest.raises(LedgerError, check=coded("storage.opened-to-read")):
             ledger.enter_plan(PLAN)
-        assert "opened to be read" in ledger.would_exceed(PLAN, COST, 2)
+        assert ledger.would_exceed(PLAN, COST, 2).code == "storage.opened-to-read"
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 

@@ -198,9 +198,9 @@ def _cached_release(
         if policy is not None:
             policy.check_releases(parameters.silo, parameters.rounds, ledger.releases_besides(parameters.plan_digest))
         ledger.enter_plan(allowance)
-        reason = ledger.would_exceed(allowance, parameters.cost, round_number)
-    if reason is not None:
-        raise RefusedReleaseError("release.refused-by-ledger", reason=reason)
+        refusal = ledger.would_exceed(allowance, parameters.cost, round_number)
+    if refusal is not None:
+        raise RefusedReleaseError.at("", refusal)
     return None
 
 

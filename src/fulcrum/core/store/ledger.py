@@ -234,8 +234,8 @@ class Ledger(ClosedAtTheEnd):
 
     def would_exceed(
         self, allowance: Allowance, cost: Cost, round_number: int, *, input_digest: str | None = None
-    ) -> str | None:
-        """Returns the reason that a release would be refused, before any work; None for an allowed release.
+    ) -> LedgerError | None:
+        """Returns the error by which a release would be refused, before any work; None for an allowed release.
 
         Args:
             allowance: The allowance of the plan, as entered.
@@ -251,7 +251,7 @@ class Ledger(ClosedAtTheEnd):
                 if self._resend_of(allowance, round_number, input_digest) is None:
                     self._check_release(allowance, cost, round_number)
             except LedgerError as error:
-                return str(error)
+                return error
             return None
 
     def _check_release(self, allowance: Allowance, cost: Cost, round_number: int) -> None:

@@ -4,13 +4,14 @@ import os
 
 import msgspec
 import pytest
+from error_codes import coded
 from groups import Round, inputs_of, names, private_key, refusal, region
 
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.core.masking.member_protocol import MemberProtocol
 from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.errors import StorageError
+from fulcrum.errors import ExchangeError, StorageError
 
 SILO = "silo-000"
 
@@ -56,7 +57,8 @@ def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, mon
         patch.setattr("fulcrum.core.store.database.DatabaseFile._commit", full)
         told = refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
     assert "No space left" in told
-    assert "Open it again" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
+    with pytest.raises(StorageError, check=coded("storage.file-unusable")):
+        masked.answer(SILO, requests[SILO])
     reopened(masked)
     answer = masked.answer(SILO, requests[SILO])
     assert masked.server.take(answer) == SILO
@@ -67,13 +69,14 @@ def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
     path = tmp_path / "record"
     MemberStore.open(path, silo=SILO, create=True).close()
     other = MemberProtocol(group=group, silo="silo-001", key=private_key("silo-001"))
-    assert "the record of another silo" in refusal(MemberReplies.open, path, other)
+    with pytest.raises(ExchangeError, check=coded("mask.record-of-other-silo")):
+        MemberReplies.open(path, other)
     path.unlink()
-    assert "so the record of the rounds that this silo has unmasked is lost" in refusal(
-        MemberReplies.open, path, other, kind=StorageError
-    )
+    with pytest.raises(StorageError, check=coded("storage.file-lost", "storage.file-empty")):
+        MemberReplies.open(path, other)
     path.write_bytes(b"")
-    assert "lost its content" in refusal(MemberReplies.open, path, other, kind=StorageError)
+    with pytest.raises(StorageError, check=coded("storage.file-kind")):
+        MemberReplies.open(path, other)
     path.write_bytes(os.urandom(5000))
     assert "is not a silo's record" in refusal(MemberReplies.open, path, other, kind=StorageError)
 

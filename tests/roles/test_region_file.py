@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from error_codes import coded
 from regional import MEMBERS, refusal
 
 from fulcrum.aggregation.region_store import RegionFile
@@ -158,15 +159,16 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
     Ledger.open(ledger, silo="north").close()
     with contextlib.closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE t (x)")
-    for path, reason in (
-        (junk, "is not a region's file of sums, or its first bytes are damaged"),
-        (empty, "is empty: a region's file of sums that lost its content"),
-        (ledger, "but not a region's file of sums"),
-        (other, "but not a region's file of sums"),
-        (tmp_path, "is a folder. Name the region's file of sums"),
-        (tmp_path / "none" / "file", "does not exist"),
+    for path, code in (
+        (junk, "storage.file-kind"),
+        (empty, "storage.file-empty"),
+        (ledger, "storage.sqlite-kind"),
+        (other, "storage.sqlite-kind"),
+        (tmp_path, "storage.not-a-file"),
+        (tmp_path / "none" / "file", "storage.folder-missing"),
     ):
-        assert reason in refusal(world.open, path, kind=StorageError)
+        with pytest.raises(StorageError, check=coded(code)):
+            world.open(path)
     with Ledger.open(ledger, silo="north") as book:
         assert book.sequence == 0
     region = tmp_path / "north"
@@ -196,8 +198,8 @@ def test_a_named_pipe_is_refused_and_not_waited_for(world, path):
 def test_a_read_only_file_is_refused(path, monkeypatch):
     RegionFile.open(path, plan_digest="p", region="north").close()
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
-    said = refusal(RegionFile.open, path, plan_digest="p", region="north", kind=StorageError)
-    assert said == f"{path} is read-only: a release cannot be recorded. Make the file writable"
+    with pytest.raises(StorageError, check=coded("storage.read-only", file=path)):
+        RegionFile.open(path, plan_digest="p", region="north")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,9 @@ def with_earlier_keywords(name: str, value: Any) -> Any:
         import_module("fulcrum.core.store.ledger_entries").Entry.basis = property(_basis)
     for method, keywords in _KEYWORDS[name].items():
         if not method:
-            return _accepting(value, keywords)
+            value = _accepting(value, keywords)
+            setattr(import_module(value.__module__), name, value)  # one object under both names, so it can be pickled
+            return value
         setattr(value, method, _accepting(getattr(value, method), keywords))
     return value
 

@@ -1,6 +1,7 @@
 """Programs written for earlier keywords run for a version more, and are told the keywords in use."""
 
 import inspect
+import pickle
 from functools import partial
 
 import pytest
@@ -50,3 +51,7 @@ def test_a_release_takes_the_earlier_keyword():
     with pytest.deprecated_call(match=r"^release\(basis=\.\.\) goes with version 0\.3\. Use input_digest=\.\.$"):
         earlier = send(noise=fulcrum.SeededNoise(seed=0), basis="model")
     assert earlier.to_bytes() == send(noise=fulcrum.SeededNoise(seed=0), input_digest="model").to_bytes()
+
+
+def test_a_function_with_earlier_keywords_can_be_sent_to_another_process():
+    assert pickle.loads(pickle.dumps(fulcrum.release)) is fulcrum.release

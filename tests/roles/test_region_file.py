@@ -114,9 +114,8 @@ def test_a_file_is_bound_to_its_plan_and_region(world, region, path):
 
 
 def test_a_file_that_is_lost_is_not_made_anew_unless_asked(world, path):
-    assert refusal(world.open, path, create=False, kind=StorageError) == (
-        f"{path} is not there, and with it the record of the sums that went up. Ask for a new plan"
-    )
+    with pytest.raises(StorageError, check=coded("storage.file-lost", file=path)):
+        world.open(path, create=False)
     assert not path.exists()
     world.open(path).close()
     with world.open(path, create=False) as region:

@@ -332,7 +332,7 @@ def test_purposes_do_not_mix(research, deployment, ledger):
     assert "cannot be deployed" in refused(UPDATE, research, ledger=ledger)
     assert "cannot be deployed" in refused(UPDATE, research, noise=SecureNoise())
     assert "needs the silo's ledger" in refused(UPDATE, deployment)
-    assert "the ledger is that of silo" in refused(UPDATE, deployment, ledger=ledger, silo="region-2-1")
+    assert "is the ledger of silo 'region-1-1'" in refused(UPDATE, deployment, ledger=ledger, silo="region-2-1")
     assert "knows no silo 'region-1-9'. Did you mean 'region-1" in refused(UPDATE, deployment, silo="region-1-9")
     assert ledger.sequence == 0
 
@@ -347,7 +347,7 @@ def test_a_research_release_beside_a_ledger_or_a_policy_is_refused(research, led
 def test_the_ledger_of_another_silo_neither_answers_nor_takes_a_plan(deployment, ledger):
     release(UPDATE, deployment, SILO, 1, ledger=ledger, input_digest="model")
     for round_number in (1, 2):
-        with pytest.raises(ReleaseError, match=r"the ledger is that of silo 'region-1-1', not of 'region-2-1'"):
+        with pytest.raises(ReleaseError, check=coded("ledger.other-silo", owner="region-1-1", silo="region-2-1")):
             prepared_release(UPDATE, deployment, "region-2-1", round_number, ledger=ledger, input_digest="model")
     release(UPDATE, deployment, SILO, 2, ledger=ledger, input_digest="model")
 

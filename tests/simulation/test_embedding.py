@@ -254,7 +254,7 @@ def test_a_batch_has_at_least_one_record(tmp_path):
         ("a.csv", b"text,label\none,x\ntwo, \n", "line 3 has no label"),
         ("a.csv", b"text,label,silo\none,x,\n", "line 2 has no silo"),
         ("a.csv", b"text,label,split\none,x,dev\n", "line 2: split must be train or test, got 'dev'"),
-        ("a.csv", b"text,label\none,x\ncaf\xe9,x\n", "line 3 is not UTF-8. Save the file in UTF-8"),
+        ("a.csv", b"text,label\none,x\ncaf\xe9,x\n", "line 3 is not UTF-8. Save the file as UTF-8"),
         ("a.txt", b"one\tx\ntwo\n", "line 2 has no tab. Write a document, a tab and a label in each line"),
         ("a.txt", b"\n", "has no documents"),
         ("a.json", b"{}", "documents must be in a .csv or .txt file, got '.json'"),

@@ -42,7 +42,7 @@ def record_seconds(ledger: Ledger, allowance: Allowance, number: int, payload: b
     """The time of one release."""
     cost = Cost(shifts={"silo": 1e-2, "region": 1e-3})
     start = time.perf_counter()
-    ledger.record(allowance, round_number=number, basis=f"model-{number}", payload=payload, cost=cost)
+    ledger.record(allowance, round_number=number, input_digest=f"model-{number}", payload=payload, cost=cost)
     return time.perf_counter() - start
 
 

@@ -1,4 +1,6 @@
-"""Checks for `pytest.raises` on the code and the details of an error, in place of its words."""
+"""Checks on the code and the details of an error, in place of its words: of an exception, and of a command."""
+
+import json
 
 from fulcrum.errors import FulcrumError
 
@@ -19,3 +21,9 @@ class coded:  # a word of the test: `pytest.raises(PlanError, check=coded("plan.
 
     def __repr__(self):
         return f"coded{(*self.codes, self.details)!r}"
+
+
+def error_shown(line):
+    """Returns the parts of the error that a command with `--format json` wrote to stderr as one line."""
+    assert line.count("\n") == 1
+    return json.loads(line)["error"]

@@ -260,9 +260,11 @@ if not TYPE_CHECKING:
             return __getattr__(_RENAMED[name])
         if name not in _MODULES:
             raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
-        # A global from now on, so that `__getattr__` runs once a name.
-        globals()[name] = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)
-        return globals()[name]
+        value = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)
+        if name in ("Entry", "Ledger", "MaskedRound", "MaskedSilo", "release"):
+            value = import_module("fulcrum.earlier_keywords").with_earlier_keywords(name, value)
+        globals()[name] = value  # from now on a global: `__getattr__` runs once a name
+        return value
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__, "__version__"})

@@ -7,7 +7,7 @@ import tomllib
 
 import msgspec
 import pytest
-from error_codes import coded
+from error_codes import coded, error_shown
 from faults import made
 
 import fulcrum
@@ -168,22 +168,17 @@ def test_a_recorded_run_is_tested_too(tmp_path, capsys):
     code, out, _ = said(capsys, tmp_path / "plan.json", *options)
     assert code == 0
     assert out.count("the recorded run") == 3
-    reasons = {
-        "run.json": "is not a complete result of fulcrum train",
-        "observed.npz": "observed.npz is not a NumPy archive",
-    }
-    whole = {name: (tmp_path / "run" / name).read_bytes() for name in reasons}
+    codes = {"run.json": "audit.run-malformed", "observed.npz": "archive.malformed"}
+    whole = {name: (tmp_path / "run" / name).read_bytes() for name in codes}
     for name, content in whole.items():
         for cut in (0, 100, len(content) // 2, len(content) - 30):
             (tmp_path / "run" / name).write_bytes(content[:cut])
-            code, out, err = said(capsys, tmp_path / "plan.json", *options)
-            assert (code, out, len(err.splitlines())) == (2, "", 1)
-            assert reasons[name] in err
+            code, out, line = said(capsys, tmp_path / "plan.json", *options, "--format", "json")
+            assert (code, out, error_shown(line)["code"]) == (2, "", codes[name])
         (tmp_path / "run" / name).write_bytes(content)
     fulcrum.save_plan(made(parameters=None, rounds=4), tmp_path / "other.json")
-    code, out, err = said(capsys, tmp_path / "other.json", *options)
-    assert (code, out) == (2, "")
-    assert "run.json belongs to another plan" in err
+    code, out, line = said(capsys, tmp_path / "other.json", *options, "--format", "json")
+    assert (code, out, error_shown(line)["code"]) == (2, "", "run.other-plan")
 
 
 @pytest.fixture
@@ -255,48 +250,51 @@ def test_a_plan_that_another_issuer_signed_is_refused(site, tmp_path, capsys):
 def test_a_silos_policy_holds_in_its_audit(site, capsys):
     policy = tomllib.loads((site / "policy.toml").read_text()) | {"largest_epsilon_inside": 0.5}
     (site / "policy.toml").write_text("".join(f"{key} = {value}\n" for key, value in policy.items()))
-    code, out, err = said(capsys, site, "--silo", "north-1", "--trials", "1000")
-    assert (code, out) == (2, "")
-    assert "allows epsilon 0.5 inside" in err
-    assert "Replaying" not in err, "nobody waits for an audit that is refused"
+    code, out, line = said(capsys, site, "--silo", "north-1", "--trials", "1000", "--format", "json")
+    error = error_shown(line)  # one line, without progress: nobody waits for an audit that is refused
+    assert (code, out, error["code"], error["details"]["largest"]) == (2, "", "policy.epsilon-exceeded", 0.5)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "expected", "values"),
     [
-        (["plan.json", "--silo", "nobody"], "the plan knows no silo 'nobody'"),
-        (["plan.json", "--trials", "5"], "trials must be from 1,000 to 100,000,000, got 5"),
-        (["plan.json", "--trials", "many"], "--trials must be a whole number, got 'many'"),
-        (["plan.json", "--confidence", "nan"], "confidence must be at least 0.5 and below 1, got nan"),
-        (["plan.json", "--seed", "-1"], "seed must be a whole number from 0 to 2147483647, got -1"),
-        (["plan.json", "--shadows", "10001"], "--shadows must be 0, or from 20 to 10,000, got 10001"),
-        (["plan.json", "--steps", "3"], "needs --shadows or --run. Add one, or leave it out"),
-        (["plan.json", "--shadows", "20", "--records", "9"], "leave --records out"),
-        (["plan.json", "--shadows", "20", "--batch", "0"], "batch must be a whole number of at least 1, got 0"),
-        (["plan.json", "--run", "nowhere", "--batch", "8"], "leave out how they train, or add --shadows"),
-        (["plan.json", "-o", "plan.json"], "plan.json cannot be used as the folder for results: File exists"),
-        (["plan.json", "--run", "nowhere"], "run.json cannot be read"),
-        (["plan.json", "--format", "xml"], "format"),
-        (["plan.json", "--engine", "flare"], "unknown engine 'flare'. Known: nvflare, flower. Did you mean 'nvflare'?"),
-        (["plan.json", "--engine", "flower"], "Flower has no aggregator in a region"),
-        (["plan.json", "--engine", "nvflare", "--silo", "north-1"], "leave --engine out"),
-        (["."], "is a folder. Give a plan file, or name the silo whose site it is (--silo)"),
-        (["missing.json"], "missing.json"),
+        (["plan.json", "--silo", "nobody"], "plan.silo-unknown", {"silo": "nobody"}),
+        (["plan.json", "--trials", "5"], "audit.trials-range", {"least": 1000, "most": 100_000_000, "trials": 5}),
+        (["plan.json", "--trials", "many"], "cli.number-not-whole", {"option": "--trials", "text": "many"}),
+        (["plan.json", "--confidence", "nan"], "audit.confidence-range", {}),
+        (["plan.json", "--seed", "-1"], "audit.seed-range", {"most": 2**31 - 1, "seed": -1}),
+        (["plan.json", "--shadows", "10001"], "cli.shadows-range", {"least": 20, "most": 10_000, "shadows": 10_001}),
+        (["plan.json", "--steps", "3"], "cli.learning-without-attack", {}),
+        (["plan.json", "--shadows", "20", "--records", "9"], "cli.audit-records", {}),
+        (["plan.json", "--shadows", "20", "--batch", "0"], "number.whole-range", {"name": "batch", "value": 0}),
+        (["plan.json", "--run", "nowhere", "--batch", "8"], "cli.learning-of-recorded-run", {}),
+        (["plan.json", "-o", "plan.json"], "run.folder-unusable", {"folder": "plan.json", "reason": "File exists"}),
+        (["plan.json", "--run", "nowhere"], "audit.run-unreadable", {"folder": "nowhere"}),
+        (["plan.json", "--engine", "flare"], "errors.name-unknown", {"suggestion": " Did you mean 'nvflare'?"}),
+        (["plan.json", "--engine", "flower"], "engine.plan-refused", {}),
+        (["plan.json", "--engine", "nvflare", "--silo", "north-1"], "cli.silo-with-engine", {}),
+        (["."], "cli.audit-of-folder", {"folder": "."}),
+        (["missing.json"], "plan.file-unreadable", {"file": "missing.json"}),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(plan_file, capsys, monkeypatch, arguments, complaint):
+def test_mistakes_are_one_line_and_exit_code_2(plan_file, capsys, monkeypatch, arguments, expected, values):
     monkeypatch.chdir(plan_file.parent)
-    code, out, err = said(capsys, *arguments)
+    code, out, line = said(capsys, *arguments)
     assert (code, out) == (2, "")
-    assert complaint in err.splitlines()[-1]
-    assert "Traceback" not in err
+    code, out, parts = said(capsys, *arguments, "--format", "json")
+    assert (code, out) == (2, "")
+    error = error_shown(parts)
+    assert line == f"fulcrum: {error['message']}\n"
+    assert error["code"] == expected
+    assert {name: error["details"][name] for name in values} == values
 
 
 def test_an_engine_is_asked_for_no_more_sites_than_a_machine_holds(tmp_path, capsys):
     fulcrum.save_plan(made(sizes={"north": [100] * 60}), tmp_path / "plan.json")
-    code, out, err = said(capsys, tmp_path / "plan.json", "--engine", "nvflare")
-    assert (code, out) == (2, "")
-    assert "starts every site on this machine, at most 40 sites, and this plan has 62" in err
+    code, out, line = said(capsys, tmp_path / "plan.json", "--engine", "nvflare", "--format", "json")
+    error = error_shown(line)
+    assert (code, out, error["code"]) == (2, "", "audit.sites-too-many")
+    assert (error["details"]["most"], error["details"]["sites"]) == (40, 62)
 
 
 def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):
@@ -321,7 +319,7 @@ def test_shadows_add_what_is_learned_of_classes_and_records(tmp_path, capsys):
     assert told["properties"]
     assert told["records"]
     assert max(len(line.rstrip()) for line in out.splitlines()) <= 80
-    code, _, err = said(capsys, tmp_path / "plan.json", "--shadows", "3")
-    assert (code, "--shadows must be 0, or from 20 to 10,000, got 3" in err) == (2, True)
-    code, _, err = said(capsys, tmp_path / "plan.json", "--silo", "north-1", "--shadows", "20")
-    assert (code, "--silo looks at one silo's releases" in err) == (2, True)
+    code, _, line = said(capsys, tmp_path / "plan.json", "--shadows", "3", "--format", "json")
+    assert (code, error_shown(line)["code"]) == (2, "cli.shadows-range")
+    code, _, line = said(capsys, tmp_path / "plan.json", "--silo", "north-1", "--shadows", "20", "--format", "json")
+    assert (code, error_shown(line)["code"]) == (2, "cli.silo-with-run-or-shadows")

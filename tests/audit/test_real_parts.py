@@ -147,7 +147,7 @@ def test_runs_that_cannot_be_audited_are_refused_in_one_line(tmp_path):
     recorded(tmp_path, plan, task, keep_regional_sums=False)
     with pytest.raises(DataError, check=coded("audit.sums-missing")):
         read_recorded_run(tmp_path, plan)
-    with pytest.raises(DataError, check=coded("audit.run-of-another-plan")):
+    with pytest.raises(DataError, check=coded("run.other-plan")):
         read_recorded_run(tmp_path, other)
     still = Model(
         parameters=plan.parameters,

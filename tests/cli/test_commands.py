@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from error_codes import error_shown
 
 from fulcrum.cli.command_line import main, run
 from fulcrum.core.plan.plan_file import PlanFile, to_json
@@ -298,125 +299,201 @@ def test_export_writes_settings_for_other_tools(command):
 
 
 BAD = {
-    "no target": (["plan", "mild", "--rounds", 10], "no target was given"),
-    "rounds missing": (["plan", "mild", "--epsilon", 1], "plan needs --rounds"),
-    "rounds zero": (
-        ["plan", "mild", "--rounds", 0, "--epsilon", 1],
-        "rounds must be a whole number of at least 1, got 0",
+    "no target": (["plan", "mild", "--rounds", 10], "plan.target-missing", {}),
+    "rounds missing": (["plan", "mild", "--epsilon", 1], "cli.argument-missing", {"argument": "--rounds"}),
+    "rounds zero": (["plan", "mild", "--rounds", 0, "--epsilon", 1], "accounting.rounds-range", {"rounds": 0}),
+    "rounds a word": (
+        ["plan", "mild", "--rounds", "ten", "--epsilon", 1],
+        "cli.number-not-whole",
+        {"option": "--rounds", "text": "ten"},
     ),
-    "rounds a word": (["plan", "mild", "--rounds", "ten", "--epsilon", 1], "ten"),
-    "delta": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--delta", 1], "delta must be in (0, 1), got 1.0"),
-    "negative epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", -1], "must be a finite number above 0, got -1.0"),
+    "delta": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--delta", 1], "accounting.delta-range", {"delta": 1.0}),
+    "negative epsilon": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", -1],
+        "target.epsilon-range",
+        {"tier": "region", "epsilon": -1.0},
+    ),
     "epsilon a word": (
         ["plan", "mild", "--rounds", 1, "--epsilon", "one"],
-        "--epsilon must be a number or name=number,..., got 'one'",
+        "cli.number-or-names-form",
+        {"option": "--epsilon", "text": "one"},
     ),
-    "misspelt tier": (["plan", "mild", "--rounds", 1, "--epsilon", "regon=1"], "Did you mean 'region'?"),
-    "misspelt name": (["plan", "sevre", "--rounds", 1, "--epsilon", 1], "Did you mean 'severe'?"),
-    "misspelt command": (["plam", "mild"], "plam"),
-    "misspelt option": (["plan", "mild", "--round", 1, "--epsilon", 1], "--round"),
+    "misspelt tier": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "regon=1"],
+        "target.tier-unknown",
+        {"tier": "regon", "suggestion": " Did you mean 'region'?"},
+    ),
+    "misspelt name": (
+        ["plan", "sevre", "--rounds", 1, "--epsilon", 1],
+        "federation.name-unknown",
+        {"source": "sevre", "suggestion": " Did you mean 'severe'?"},
+    ),
+    "misspelt command": (["plam", "mild"], "cli.usage", {}),
+    "misspelt option": (
+        ["plan", "mild", "--round", 1, "--epsilon", 1],
+        "cli.argument-missing",
+        {"argument": "--rounds"},
+    ),
     "misspelt allocation": (
         ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "unifrom"],
-        "Did you mean 'uniform'?",
-    ),
-    "misspelt format": (
-        ["exposure", "mild", "--format", "jsn"],
-        "unknown format 'jsn'. Known: table, json, csv. Did you mean 'json'?",
+        "allocation.name-unknown",
+        {"allocation": "unifrom", "suggestion": " Did you mean 'uniform'?"},
     ),
     "unreachable": (
         ["plan", "mild", "--rounds", 1, "--information", 0.5, "--floor", 0.85],
-        "Set information above 0.85",
+        "target.information-below-floor",
+        {"information": 0.5},
     ),
-    "below the floor": (["floor", "severe", "--information", 0.5], "must be above the information floor"),
-    "coupling": (["floor", "--coupling", -1], "coupling must be"),
-    "coupling alone": (["floor", "--true-coupling", 5], "--true-coupling needs --information"),
-    "sizes": (["floor", "--sizes", "1,two"], "--sizes must be whole numbers separated by commas, got '1,two'"),
+    "below the floor": (
+        ["floor", "severe", "--information", 0.5],
+        "target.information-below-floor",
+        {"information": 0.5},
+    ),
+    "coupling": (["floor", "--coupling", -1], "prior.value-range", {"name": "coupling", "value": -1.0}),
+    "coupling alone": (["floor", "--true-coupling", 5], "cli.true-coupling-without-information", {}),
+    "sizes": (["floor", "--sizes", "1,two"], "cli.whole-numbers-form", {"option": "--sizes", "text": "1,two"}),
     "a target twice": (
         ["plan", "mild", "--rounds", 1, "--epsilon", "region=1,region=5"],
-        "--epsilon gives 'region' twice, in 'region=1,region=5'. Give it once",
+        "cli.name-repeated",
+        {"option": "--epsilon", "name": "region", "text": "region=1,region=5", "advice": "Give it once"},
     ),
     "two numbers": (
         ["plan", "mild", "--rounds", 1, "--epsilon", "1,5"],
-        "--epsilon gives 'region' twice, in '1,5'. If that is one number, write it with a point: 1.5",
+        "cli.name-repeated",
+        {
+            "option": "--epsilon",
+            "name": "region",
+            "text": "1,5",
+            "advice": "If that is one number, write it with a point: 1.5",
+        },
     ),
-    "inside twice": (["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5], "Give one of them"),
+    "inside twice": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", "silo=1", "--epsilon-inside", 5],
+        "cli.epsilon-inside-twice",
+        {"observer": "aggregator"},
+    ),
     "floor twice": (
         ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "0.5,0.1"],
-        "--floor must be one number",
+        "cli.number-or-names-form",
+        {"option": "--floor", "text": "0.5,0.1"},
     ),
     "nameless floor": (
         ["plan", "mild", "--rounds", 1, "--information", 1, "--floor", "=0.5"],
-        "--floor must be one number",
+        "cli.number-or-names-form",
+        {"option": "--floor", "text": "=0.5"},
     ),
     "part of a colluder": (
         ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--colluders", 0.4],
-        "fulcrum: --colluders must be a whole number, got '0.4'",
+        "cli.number-not-whole",
+        {"option": "--colluders", "text": "0.4"},
     ),
     "part of a round": (
         ["plan", "mild", "--rounds", 10.5, "--epsilon", 1],
-        "--rounds must be a whole number, got '10.5'",
+        "cli.number-not-whole",
+        {"option": "--rounds", "text": "10.5"},
     ),
-    "endless rounds": (["plan", "mild", "--rounds", "9" * 400, "--epsilon", 1], "rounds must be at most"),
+    "endless rounds": (
+        ["plan", "mild", "--rounds", "9" * 400, "--epsilon", 1],
+        "accounting.rounds-too-many",
+        {"most": 1000000000},
+    ),
     "negative seed": (
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seed", -1],
-        "seed must be a whole number of at least 0",
+        "number.whole-range",
+        {"name": "seed", "value": -1},
     ),
-    "relative module": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "..:d"], "cannot be loaded"),
-    "endless levels": (["floor", "--levels", "1000000000"], "levels must be at most 2000"),
-    "two sources of sizes": (["floor", "mild", "--sizes", "3"], "Give one of them"),
-    "endless epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", "1e308"], "epsilon must be from"),
+    "relative module": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "..:d"],
+        "allocation.not-loadable",
+        {"allocation": "..:d"},
+    ),
+    "endless levels": (["floor", "--levels", "1000000000"], "prior.levels-limit", {"most": 2000}),
+    "two sources of sizes": (["floor", "mild", "--sizes", "3"], "cli.group-sizes-twice", {}),
+    "endless epsilon": (["plan", "mild", "--rounds", 1, "--epsilon", "1e308"], "accounting.epsilon-range", {}),
     "no data": (
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--data", "cifr10"],
-        "Did you mean 'cifar10'?",
+        "data.file-missing",
+        {"suggestion": " Did you mean 'cifar10'?"},
     ),
-    "no such file": (["train", "plan.json", "--data", "none.csv"], "none.csv cannot be read"),
-    "no seeds": (["train", "plan.json", "--data", "digits", "--seeds", 0], "seeds must be one or more numbers"),
+    "no such file": (["train", "plan.json", "--data", "none.csv"], "file.unreadable", {"file": "none.csv"}),
+    "no seeds": (["train", "plan.json", "--data", "digits", "--seeds", 0], "training.seeds-range", {"seeds": 0}),
     "learning rate": (
         ["train", "plan.json", "--data", "digits", "--learning-rate", 0],
-        "learning rate must be a finite number above 0",
+        "training.learning-rate-range",
+        {"learning_rate": 0.0},
     ),
     "data's seed": (
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--seed", 3],
-        "seed=3 would be ignored",
+        "comparison.seed-unneeded",
+        {"seed": 3},
     ),
-    "seeds without training": (["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seeds", 3], "need --train"),
-    "data without training": (["compare", "mild", "--rounds", 1, "--epsilon", 1, "--data", "digits"], "need --train"),
-    "no records": (["train", "plan.json", "--records", 0], "records must be a finite number of at least 1, got 0.0"),
-    "endless records": (["train", "plan.json", "--records", "inf"], "records must be a finite number of at least 1"),
-    "label of no table": (["train", "plan.json", "--label", "kind"], "digits is not a table"),
-    "run into a file": (
-        ["train", "plan.json", "-o", "silos.csv"],
-        "silos.csv cannot be used as the folder for results",
+    "seeds without training": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--seeds", 3],
+        "cli.compare-needs-train",
+        {},
     ),
-    "misspelt folder": (["embed", "photoz/", "-o", "a.npz"], "photoz does not exist. Give a folder of images"),
-    "features into nowhere": (["embed", "silos.csv", "-o", "none/a.npz"], "none/a.npz cannot be written: No such file"),
+    "data without training": (
+        ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--data", "digits"],
+        "cli.compare-needs-train",
+        {},
+    ),
+    "no records": (["train", "plan.json", "--records", 0], "federation.records-range", {"records": 0.0}),
+    "endless records": (["train", "plan.json", "--records", "inf"], "federation.records-range", {}),
+    "label of no table": (["train", "plan.json", "--label", "kind"], "data.column-unneeded", {"data": "digits"}),
+    "run into a file": (["train", "plan.json", "-o", "silos.csv"], "run.folder-unusable", {"folder": "silos.csv"}),
+    "misspelt folder": (["embed", "photoz/", "-o", "a.npz"], "cli.source-missing", {"source": "photoz"}),
+    "features into nowhere": (
+        ["embed", "silos.csv", "-o", "none/a.npz"],
+        "storage.not-writable",
+        {"file": "none/a.npz", "reason": "No such file or directory"},
+    ),
     "size law": (
         ["compare", "mild", "--rounds", 1, "--epsilon", 1, "--train", "--size-law", "log"],
-        "unknown size law 'log'",
+        "errors.name-unknown",
+        {"noun": "size law", "name": "log"},
     ),
-    "no plan": (["verify", "none.json"], "none.json cannot be read: No such file or directory. Give a plan; make one"),
-    "a key goes nowhere": (["keygen"], "keygen needs --output. See: fulcrum keygen --help"),
-    "not a plan": (["verify", "silos.csv"], "silos.csv is not a plan, for it is not JSON"),
-    "no remedy writes over the file": (["verify", "silos.csv"], "Make one with: fulcrum plan FEDERATION -o plan.json"),
-    "an option is missing": (["plan", "mild"], "plan needs --rounds. See: fulcrum plan --help"),
-    "a value is missing": (["plan", "mild", "--rounds"], "--rounds needs a value. See: fulcrum plan --help"),
-    "an argument is missing": (["exposure"], "exposure needs FEDERATION. See: fulcrum exposure --help"),
-    "one argument too many": (
-        ["exposure", "mild", "severe"],
-        "'severe' is one argument too many. See: fulcrum exposure --help",
+    "no plan": (["verify", "none.json"], "plan.file-unreadable", {"file": "none.json"}),
+    "a key goes nowhere": (["keygen"], "cli.argument-missing", {"argument": "--output"}),
+    "not a plan": (["verify", "silos.csv"], "plan.not-json", {"source": "silos.csv"}),
+    "no remedy writes over the file": (
+        ["verify", "silos.csv"],
+        "plan.not-json",
+        {"source": "silos.csv", "remedy": "Make one with: fulcrum plan FEDERATION -o plan.json"},
     ),
+    "an option is missing": (["plan", "mild"], "cli.argument-missing", {"argument": "--rounds"}),
+    "a value is missing": (["plan", "mild", "--rounds"], "cli.value-missing", {"option": "--rounds"}),
+    "an argument is missing": (["exposure"], "cli.argument-missing", {"argument": "FEDERATION"}),
+    "one argument too many": (["exposure", "mild", "severe"], "cli.argument-unknown", {"argument": "severe"}),
     "an option twice": (
         ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--epsilon", "aggregator=2"],
-        "--epsilon is given twice. Give it once, several targets as region=1,aggregator=2",
+        "cli.option-repeated",
+        {"option": "--epsilon", "several": ", several targets as region=1,aggregator=2"},
     ),
     "rounds twice": (
         ["plan", "mild", "--rounds", 1, "--rounds", 2, "--epsilon", 1],
-        "--rounds is given twice. Give it once",
+        "cli.option-repeated",
+        {"option": "--rounds"},
     ),
-    "foreign plan": (["verify", "plan.json", "--federation", "severe"], "Run: fulcrum plan severe"),
-    "unwritable": (["plan", "mild", "--rounds", 1, "--epsilon", 1, "-o", "none/plan.json"], "cannot be written"),
-    "bad records": (["exposure", "bad.csv"], "bad.csv line 2: records=-3 must be at least 1"),
-    "unknown export": (["export", "plan.json", "--to", "flowr"], "Did you mean 'flower'?"),
+    "foreign plan": (
+        ["verify", "plan.json", "--federation", "severe"],
+        "plan.federation-foreign",
+        {"source": "severe", "remedy": "Run: fulcrum plan severe"},
+    ),
+    "unwritable": (
+        ["plan", "mild", "--rounds", 1, "--epsilon", 1, "-o", "none/plan.json"],
+        "storage.not-writable",
+        {"file": "none/plan.json"},
+    ),
+    "bad records": (
+        ["exposure", "bad.csv"],
+        "sheet.records-range",
+        {"place": "bad.csv line 2", "records": "-3", "rule": "at least 1"},
+    ),
+    "unknown export": (
+        ["export", "plan.json", "--to", "flowr"],
+        "errors.name-unknown",
+        {"noun": "export", "name": "flowr", "suggestion": " Did you mean 'flower'?"},
+    ),
 }
 
 
@@ -437,15 +514,25 @@ def test_bad_input_is_one_line_and_exit_code_two(command, name):
     Path("bad.csv").write_text("silo,records,region\nlille,-3,north\n")
     command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")
     before = Path("plan.json").read_bytes()
-    arguments, reason = BAD[name]
+    (verb, *arguments), expected, values = BAD[name]
     if name in NEED_DIGITS:
         pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
-    code, out, err = command(*arguments)
+    code, out, line = command(verb, *arguments)
+    assert (code, out, line.count("\n")) == (2, "", 1)
+    code, out, parts = command(verb, "--format", "json", *arguments)
     assert (code, out) == (2, "")
-    assert err.startswith("fulcrum: ")
-    assert err.count("\n") == 1
-    assert reason in err
+    error = error_shown(parts)
+    assert line == f"fulcrum: {error['message']}\n"
+    assert error["code"] == expected
+    details = error["details"] | {"remedy": error["remedy"]}
+    assert {name: details[name] for name in values} == values
     assert Path("plan.json").read_bytes() == before
+
+
+def test_a_misspelt_format_gets_the_nearest_one(command):
+    code, out, line = command("exposure", "mild", "--format", "jsn")
+    assert (code, out, line.count("\n")) == (2, "", 1)
+    assert line.endswith("Did you mean 'json'?\n")
 
 
 def test_a_plan_that_does_not_hold_is_exit_code_one(command):

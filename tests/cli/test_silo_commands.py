@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from earlier import write_format_1
+from error_codes import error_shown
 
 from fulcrum.cli.command_line import run
 from fulcrum.core.silo.release_parameters import release_parameters_of
@@ -71,8 +72,8 @@ def test_a_research_plan_says_so_when_it_is_made_verified_and_signed(command):
         ("issuer", "nobody signed this plan"),
     ]
     command("keygen", "-o", "issuer.key")
-    code, out, err = command("sign", "plan.json", "--key", "issuer.key")
-    assert (code, out, "is a research plan. A research plan protects no silo" in err) == (2, "", True)
+    code, out, line = command("sign", "plan.json", "--key", "issuer.key", "--format", "json")
+    assert (code, out, error_shown(line)["code"]) == (2, "", "plan.purpose-not-deployment")
     assert not Path("plan.json.sig").exists()
 
 
@@ -121,11 +122,13 @@ def test_a_policy_counts_what_the_ledger_holds_and_pins_the_regions_key(command)
     code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/lille.ledger")
     assert code == 2
     assert err == "fulcrum: silo 'lille' allows 5 rounds, the plan has 4, and 2 releases were made under others\n"
-    code, _, err = command("policy", "second.json", *ask, "--ledger", "ledgers/metz.ledger")
-    assert (code, "is the ledger of silo 'metz', not of 'lille'" in err) == (2, True)
+    code, _, line = command("policy", "second.json", *ask, "--ledger", "ledgers/metz.ledger", "--format", "json")
+    error = error_shown(line)
+    assert (code, error["code"], error["details"]["owner"]) == (2, "ledger.other-silo", "metz")
     Path("policy.toml").write_text(rules.replace(north, "x25519:another"))
-    code, _, err = command("policy", "plan.json", *ask)
-    assert (code, "carries another key for its region 'north'" in err, err.count("\n")) == (2, True, 1)
+    code, _, line = command("policy", "plan.json", *ask, "--format", "json")
+    error = error_shown(line)
+    assert (code, error["code"], error["details"]["region"]) == (2, "policy.region-key-differs", "north")
 
 
 def test_ledgers_are_shown_and_verified(command):
@@ -160,9 +163,8 @@ def test_forged_spending_is_neither_shown_nor_counted(command):
     policy = ("policy", "plan.json", "--silo", "lille", "--policy", "policy.toml", "--ledger", ledger)
     replan = ("replan", "plan.json", "--federation", "silos.csv", "--ledgers", "ledgers", "-o", "rest.json")
     for arguments in (("ledger", "show", ledger), policy, replan):
-        code, out, err = command(*arguments)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "lille.ledger is damaged: entry 1 does not follow from those before it" in err
+        code, out, line = command(*arguments, "--format", "json")
+        assert (code, out, error_shown(line)["code"]) == (2, "", "ledger.check-failed")
     code, out, _ = command("ledger", "verify", ledger, "--format", "json")
     failing = {check["name"] for check in json.loads(out)["checks"] if not check["holds"]}
     assert (code, failing) == (1, {"chain", "sums"})
@@ -177,10 +179,8 @@ def test_a_ledger_that_was_left_in_a_write_is_not_shown_without_its_journal(comm
         CommitMark(serial=10**6, length=10**5, digest=bytes(32)).write(file)
     replan = ("replan", "plan.json", "--federation", "silos.csv", "--ledgers", "ledgers", "-o", "rest.json")
     for arguments in (("ledger", "show", ledger), ("ledger", "verify", ledger), replan):
-        code, out, err = command(*arguments)
-        assert (code, out) == (2, "")
-        assert "lille.ledger was left in the middle of a commit" in err
-        assert err.count("\n") == 1
+        code, out, line = command(*arguments, "--format", "json")
+        assert (code, out, error_shown(line)["code"]) == (2, "", "storage.journal-lost")
     assert not Path("rest.json").exists()
     ledger.write_bytes(whole)
     assert command(*replan)[0] == 0
@@ -206,8 +206,8 @@ def test_a_ledger_of_an_earlier_version_is_converted_by_the_command_that_is_name
     assert told["entries"][1]["former_hash"] == head
     assert command("ledger", "verify", "new.ledger", "--least-sequence", 2)[0] == 0
     for arguments in (("ledger", "show", "old.ledger"), ("ledger", "convert", "old.ledger", "third.ledger")):
-        code, _, err = command(*arguments)
-        assert (code, err.count("\n"), "was converted" in err) == (2, 1, True)
+        code, _, line = command(*arguments, "--format", "json")
+        assert (code, error_shown(line)["code"]) in ((2, "ledger.converted"), (2, "conversion.done-before"))
     code, out, _ = command("ledger", "convert", "old.ledger", "new.ledger")
     assert code == 2
 
@@ -229,9 +229,9 @@ def test_a_ledger_is_converted_with_a_plan_whose_server_rule_is_not_known_here(c
 
 def test_a_conversion_without_plans_is_refused(command):
     write_format_1(Path("old.ledger"), "lille", {"p": (3, 1.0, 8.0)}, [("p", 1, "m", b"x", 0.25, 1.0)])
-    code, _, said = command("ledger", "convert", "old.ledger", "new.ledger")
-    assert code == 2
-    assert "holds releases of plans that were not given: p. Name their files with --plan" in said
+    code, _, line = command("ledger", "convert", "old.ledger", "new.ledger", "--format", "json")
+    error = error_shown(line)
+    assert (code, error["code"], error["details"]["plans"]) == (2, "conversion.plans-missing", "p")
     assert not Path("new.ledger").exists()
 
 
@@ -241,7 +241,7 @@ def test_a_ledger_gives_the_terminal_no_orders(command):
     with Ledger.open("odd.ledger", silo=orders) as ledger:
         ledger.enter_plan(allowed)
         cost = Cost(shifts={"silo": 0.1, orders: 0.1})
-        ledger.record(allowed, round_number=1, basis=orders, payload=b"", cost=cost)
+        ledger.record(allowed, round_number=1, input_digest=orders, payload=b"", cost=cost)
     for arguments in (
         ("ledger", "show", "odd.ledger"),
         ("ledger", "show", "odd.ledger", "--format", "json"),
@@ -273,25 +273,40 @@ def test_the_remaining_rounds_are_replanned(command):
 BAD = {
     "deployment without size": (
         ["plan", "silos.csv", "--rounds", 1, "--epsilon", 1, "--purpose", "deployment"],
-        "needs the number of trainable parameters",
+        "lattice.parameters-missing",
+        {},
     ),
-    "no key": (["sign", "plan.json", "--key", "none.key"], "none.key cannot be read"),
-    "not a key": (["sign", "plan.json", "--key", "silos.csv"], "is not a private key. Make one with: fulcrum keygen"),
-    "no issuer": (["verify", "plan.json", "--issuer", "YWJj"], "YWJj.. is not a public key for signing"),
-    "no policy": (["policy", "plan.json", "--silo", "lille", "--policy", "none.toml"], "none.toml cannot be read"),
-    "no silo": (["policy", "plan.json", "--silo", "lile", "--policy", "policy.toml"], "Did you mean 'lille'?"),
-    "no ledger": (["ledger", "show", "none.ledger"], "none.ledger"),
-    "not a ledger": (["ledger", "show", "silos.csv"], "silos.csv"),
+    "no key": (["sign", "plan.json", "--key", "none.key"], "file.unreadable", {"file": "none.key"}),
+    "not a key": (["sign", "plan.json", "--key", "silos.csv"], "key.private-invalid", {"file": "silos.csv"}),
+    "no issuer": (["verify", "plan.json", "--issuer", "YWJj"], "key.public-invalid", {"kind": "signing"}),
+    "no policy": (
+        ["policy", "plan.json", "--silo", "lille", "--policy", "none.toml"],
+        "file.unreadable",
+        {"file": "none.toml"},
+    ),
+    "no silo": (
+        ["policy", "plan.json", "--silo", "lile", "--policy", "policy.toml"],
+        "plan.silo-unknown",
+        {"silo": "lile", "suggestion": " Did you mean 'lille'?"},
+    ),
+    "no ledger": (["ledger", "show", "none.ledger"], "storage.operation-failed", {"operation": "read"}),
+    "not a ledger": (["ledger", "show", "silos.csv"], "storage.file-kind", {"noun": "a ledger"}),
     "no ledgers": (
         ["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "none"],
-        "none is not a folder of ledgers",
+        "cli.ledgers-not-a-folder",
+        {"folder": "none"},
     ),
     "missing ledger": (
         ["replan", "plan.json", "--federation", "silos.csv", "--ledgers", "."],
-        "the ledger of the silo is missing",
+        "replan.ledger-missing",
+        {"silo": "lille", "file": "lille.ledger"},
     ),
-    "kind": (["keygen", "-o", "a.key", "--kind", "sealin"], "Known: signing, sealing. Did you mean 'sealing'?"),
-    "keys": (["plan", "silos.csv", *PLAN, "--keys", "silos.csv"], "is not TOML"),
+    "kind": (
+        ["keygen", "-o", "a.key", "--kind", "sealin"],
+        "errors.name-unknown",
+        {"known": "signing, sealing", "suggestion": " Did you mean 'sealing'?"},
+    ),
+    "keys": (["plan", "silos.csv", *PLAN, "--keys", "silos.csv"], "cli.keys-not-toml", {"file": "silos.csv"}),
 }
 
 
@@ -299,9 +314,12 @@ BAD = {
 def test_bad_input_is_one_line_and_exit_code_two(command, name):
     command("plan", "silos.csv", *PLAN, "-o", "plan.json")
     Path("policy.toml").write_text("largest_epsilon_above = 9.0\nlargest_epsilon_inside = 9.0\n")
-    arguments, reason = BAD[name]
-    code, out, err = command(*arguments)
+    arguments, expected, values = BAD[name]
+    code, out, line = command(*arguments)
     assert (code, out) == (2, "")
-    assert err.startswith("fulcrum: ")
-    assert err.count("\n") == 1
-    assert reason in err
+    code, out, parts = command(*arguments, "--format", "json")
+    assert (code, out) == (2, "")
+    error = error_shown(parts)
+    assert line == f"fulcrum: {error['message']}\n"
+    assert error["code"] == expected
+    assert {name: error["details"][name] for name in values} == values

@@ -180,7 +180,7 @@ def test_a_replayed_release_is_refused(federation):
     fed.submit()
     fed.finish()
     assert [told["summed"] == REGIONS for told in fed.history] == [True, True, False, False]
-    assert "sent its release for round 2, round 3 is gathered" in fed.log("north")
+    assert "sent its release for round 2, and the region gathers round 3" in fed.log("north")
     check_ledgers(fed)
 
 

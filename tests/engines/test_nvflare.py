@@ -344,10 +344,11 @@ def test_kits_say_what_they_are_for_and_none_for_research_are_handed_out(tmp_pat
             assert settings.purpose == purpose
             assert settings.policy == (made == kits and settings.role == "silo")
     fulcrum.save_plan(research.plan, tmp_path / "plan.json")
-    assert run(["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out")]) == 2
-    told = capsys.readouterr().err
-    assert "is a research plan, which protects nobody" in told
-    assert told.count("\n") == 1
+    words = ["deploy", "nvflare", str(tmp_path / "plan.json"), "-o", str(tmp_path / "out"), "--format", "json"]
+    assert run(words) == 2
+    line = capsys.readouterr().err
+    assert json.loads(line)["error"]["code"] == "cli.research-plan-deployed"
+    assert line.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

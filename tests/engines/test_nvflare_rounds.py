@@ -166,7 +166,7 @@ def test_a_silo_that_declines_is_not_waited_for_and_nobody_declines_for_it(kits,
     assert summed(north, kits).members == ("a2", "a3")
     north.start_task(task(2), context(kits / "north"))
     north.process_child_update(declined, context(kits / "north", "a1"))  # of another round
-    assert "'a1' declines round 1, round 2 is gathered" in caplog.text
+    assert "'a1' declines round 1, and the region gathers round 2" in caplog.text
     assert north._answered == set()
 
 

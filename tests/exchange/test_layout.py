@@ -116,10 +116,13 @@ WRONG = {
     "texts": ([np.array(["1.0"])], "not floating point"),
     "inner generator": ([(value for value in (1.0, 2.0))], "'0' is object, not floating point"),
     "inner mapping": ({"a": {"b": np.ones(2)}}, "'a' is object, not floating point"),
-    "ragged": ([[[1.0], [1.0, 2.0]]], "the update's array '0' is no array: "),
-    "unreadable": ([Unreadable()], "is no array: this lives on another device"),
-    "masked": ([np.ma.masked_array([1.0, 2.0], mask=[True, False])], "is masked, and its mask would be lost"),
-    "masked alone": (np.ma.masked_array([1.0, 2.0]), "is masked, and its mask would be lost"),
+    "ragged": ([[[1.0], [1.0, 2.0]]], "the update's array '0' is not an array: "),
+    "unreadable": ([Unreadable()], "is not an array: this lives on another device"),
+    "masked": (
+        [np.ma.masked_array([1.0, 2.0], mask=[True, False])],
+        "is a masked array, and the mask of the array would be lost",
+    ),
+    "masked alone": (np.ma.masked_array([1.0, 2.0]), "is a masked array, and the mask of the array would be lost"),
 }
 
 
@@ -141,7 +144,7 @@ def test_floats_that_double_precision_would_round_are_refused():
 def test_a_model_is_held_to_the_same():
     for model, reason in (
         ({1: np.ones(2), "1": np.ones(2)}, "the names of the model's arrays must be texts"),
-        ({"a": np.ma.masked_array([1.0])}, "the model's array 'a' is masked"),
+        ({"a": np.ma.masked_array([1.0])}, "the model's array 'a' is a masked array"),
         ({"a": np.ones(2)}.items(), "the model must be an array"),
     ):
         with pytest.raises(ExchangeError, match=reason):

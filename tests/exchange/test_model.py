@@ -41,7 +41,7 @@ def test_what_is_no_model_is_refused():
             unpack_model(junk)
     for other in (packed[:-8], packed[:-1], packed + b"\0", packed + bytes(8)):
         for read in (unpack_model, model_layout):
-            with pytest.raises(ExchangeError, check=coded("message.payload-length", noun="a model", parameters=2)):
+            with pytest.raises(ExchangeError, check=coded("message.payload-length", noun="a model", expected=16)):
                 read(other)
 
 

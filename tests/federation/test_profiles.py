@@ -95,13 +95,13 @@ def test_a_count_that_is_not_a_whole_number_above_0_is_refused(counts):
 
 @pytest.mark.parametrize("records", [0, -3, float("nan"), float("inf")])
 def test_a_size_that_is_not_at_least_1_is_refused(records):
-    with pytest.raises(ParameterError, check=coded("profile.records-range")):
+    with pytest.raises(ParameterError, check=coded("federation.records-range", least=1)):
         profile_from_counts([2], records)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "x", None])
 def test_a_seed_that_is_not_a_whole_number_is_refused(seed):
-    with pytest.raises(ParameterError, check=coded("profile.seed-range")):
+    with pytest.raises(ParameterError, check=coded("number.whole-range", name="seed", least=0)):
         cellular(seed)
 
 

@@ -97,7 +97,7 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
             {"records": np.array([10.0, math.inf, 30.0])},
             "silo 'lyon': size must be above 0 and at most 1e+100, got inf",
         ),
-        ({"records": np.array([10.0, 20.0])}, "federation has 2 sizes and 3 names. Give one a silo"),
+        ({"records": np.array([10.0, 20.0])}, "federation has 2 sizes and 3 names. Give one value for each silo"),
         ({"epsilon": np.array([1.0, -1.0, 1.0])}, "row 2: epsilon must be a finite number above 0, got -1"),
         (
             {"tiers": {"region": ["north", "south", "south"], "country": ["france", "france", "italy"]}},
@@ -118,7 +118,7 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
         ),
         (
             {"silo": [], "records": np.array([]), "epsilon": None, "group": None},
-            "federation has no silos. A federation needs at least one",
+            "federation has no silos, and a federation needs at least one silo",
         ),
     ],
 )

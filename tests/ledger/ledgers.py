@@ -25,10 +25,14 @@ def opened(path: Path, plan: Allowance | None = PLAN, silo: str = "lyon") -> Led
     return ledger
 
 
-def release(ledger: Ledger, number: int, payload: bytes = b"", basis: str = "model", cost: Cost = COST, plan=None):
+def release(
+    ledger: Ledger, number: int, payload: bytes = b"", input_digest: str = "model", cost: Cost = COST, plan=None
+):
     """Records a release under a plan, the one last entered unless it is given."""
     plan = plan or ledger.allowance or PLAN
-    return ledger.record(plan, round_number=number, basis=basis, payload=payload or b"round %d" % number, cost=cost)
+    return ledger.record(
+        plan, round_number=number, input_digest=input_digest, payload=payload or b"round %d" % number, cost=cost
+    )
 
 
 def holds(path: Path, **witness) -> dict[str, bool]:

@@ -60,13 +60,17 @@ class LedgerBesideAModel(RuleBasedStateMachine):
         cost = Cost(shifts={"silo": inside, "region": above})
         known = self.released.get((self.plan, number))
         if known is not None and known[0] == basis:
-            result = self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
+            result = self.ledger.record(
+                self.current, round_number=number, input_digest=basis, payload=payload, cost=cost
+            )
             assert (result.payload, result.fresh) == (known[1], False)
         elif self.refusal(cost, number):
             with pytest.raises(RefusedReleaseError):
-                self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
+                self.ledger.record(self.current, round_number=number, input_digest=basis, payload=payload, cost=cost)
         else:
-            result = self.ledger.record(self.current, round_number=number, basis=basis, payload=payload, cost=cost)
+            result = self.ledger.record(
+                self.current, round_number=number, input_digest=basis, payload=payload, cost=cost
+            )
             self.released[self.plan, number] = (basis, payload)
             self.spent = (self.spent[0] + above, self.spent[1] + inside)
             assert (result.payload, result.fresh, result.sequence) == (payload, True, len(self.released))

@@ -21,9 +21,9 @@ def test_entries_tell_what_was_released_and_chain_up(path):
     with opened(path) as ledger:
         empty = ledger.head
         release(ledger, 1, b"one")
-        release(ledger, 2, b"two", basis="model-1")
+        release(ledger, 2, b"two", input_digest="model-1")
         first, second = ledger.entries()
-        assert (first.sequence, first.plan_digest, first.round_number, first.basis) == (1, "plan-a", 1, "model")
+        assert (first.sequence, first.plan_digest, first.round_number, first.input_digest) == (1, "plan-a", 1, "model")
         assert second.payload_digest == hashlib.sha256(b"two").hexdigest()
         assert (second.cost, second.spent) == (COST, ledger.total_cost)
         assert len({empty, first.chain_hash, second.chain_hash}) == 3

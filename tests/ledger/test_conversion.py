@@ -73,7 +73,10 @@ def test_the_old_ledger_releases_nothing_any_more_and_is_not_converted_twice(pat
     with opened(new) as ledger:
         release(ledger, 3, b"sent")
     for work in (lambda: opened(path), lambda: Ledger.read(path), lambda: verify_ledger(path)):
-        refused(work, "was converted, and releases nothing any more. Use the ledger that was written then")
+        refused(
+            work,
+            "was converted, and a converted ledger records no further release. Use the ledger that the conversion wrote",
+        )
     for target in (tmp_path / "second", new):
         refused(lambda target=target: convert_ledger(path, target, named))
     assert not (tmp_path / "second").exists()
@@ -91,7 +94,7 @@ def test_releases_of_plans_that_are_not_given_are_not_converted(path, new):
     """A masked release was charged inside as against one colluding silo: that is not what everybody learned of it."""
     unpack("format1", path)
     before = path.read_bytes()
-    refused(lambda: convert_ledger(path, new), "releases of plans that were not given: plan-a. Name their files")
+    refused(lambda: convert_ledger(path, new), "releases of plans that were not given: plan-a. Name the files")
     assert path.read_bytes() == before
     assert not new.exists()
 
@@ -156,7 +159,7 @@ def test_a_damaged_ledger_is_not_converted_and_left_alone(path, new, change, num
 def test_a_ledger_that_was_not_closed_is_refused_and_left_alone(path, new):
     unpack("format4-killed", path)
     before = [path.read_bytes(), Path(f"{path}-wal").read_bytes()]
-    words = "was not closed. Open and close it once with the version of Fulcrum that wrote it"
+    words = "was not closed. Open and close the ledger once with the version of Fulcrum"
     refused(lambda: convert_ledger(path, new, named), words)
     Path(f"{path}-wal").rename(f"{path}-moved")
     refused(lambda: convert_ledger(path, new, named), words)  # the file alone says that it is not whole
@@ -188,16 +191,16 @@ def test_an_older_copy_beside_newer_payloads_and_payloads_of_another_ledger_are_
 
 def test_what_is_no_ledger_of_an_earlier_format_is_refused(path, new, tmp_path):
     opened(path).close()
-    refused(lambda: convert_ledger(path, new), "is a ledger of format 5, and formats 1 to 4 are converted")
+    refused(lambda: convert_ledger(path, new), "is a ledger of format 5, and only formats 1 to 4 can be converted")
     (tmp_path / "text").write_bytes(b"minutes of the board" * 30)
     refused(lambda: convert_ledger(tmp_path / "text", new), "is not a ledger")
     refused(lambda: convert_ledger(tmp_path / "nowhere", new), "No such file")
     refused(lambda: convert_ledger(tmp_path, new), "is a folder")
     unpack("format4", path)
     new.write_bytes(b"minutes of the board")
-    refused(lambda: convert_ledger(path, new), "is there already. Name a new file")
+    refused(lambda: convert_ledger(path, new), "exists already. Name a new file")
     assert new.read_bytes() == b"minutes of the board"
-    refused(lambda: convert_ledger(path, path), "is there already")
+    refused(lambda: convert_ledger(path, path), "exists already")
 
 
 KILLED = """
@@ -268,7 +271,7 @@ def test_an_unfinished_conversion_to_another_file_is_not_finished_beside_the_one
     theirs = tmp_path / "theirs"
     theirs.write_bytes(theirs.read_bytes()[:60] + bytes(4) + theirs.read_bytes()[64:])
     refused(lambda: convert_ledger(path, theirs, named), "was converted before")
-    refused(lambda: opened(theirs), "of a conversion that was interrupted")
+    refused(lambda: opened(theirs), "to an interrupted conversion")
 
 
 def interrupted(path, new, monkeypatch):
@@ -294,7 +297,7 @@ def test_the_unfinished_ledger_of_another_silo_is_not_replaced(path, new, tmp_pa
     for silo in ("paris", "lyon"):
         other.unlink(missing_ok=True)
         write_format_1(other, silo, {"q": (5, 1.0, 8.0)}, [])
-        refused(lambda: convert_ledger(other, new), "is of a conversion of another ledger, which was interrupted")
+        refused(lambda: convert_ledger(other, new), "belongs to an interrupted conversion of another ledger")
         assert new.read_bytes() == before
     assert convert_ledger(path, new, named).releases == 2
 
@@ -321,7 +324,7 @@ def test_a_conversion_that_is_killed_while_it_checks_leaves_nothing_that_release
         with pytest.raises(KeyboardInterrupt):
             convert_ledger(path, new, named)
     (tmp_path / files[0][0]).write_bytes(files[0][1])  # as a killed process leaves it
-    refused(lambda: opened(tmp_path / files[0][0]), "is of a conversion that was interrupted")
+    refused(lambda: opened(tmp_path / files[0][0]), "belongs to an interrupted conversion")
     assert convert_ledger(path, new, named).releases == 2
 
 
@@ -340,7 +343,7 @@ def test_a_file_beside_the_new_ledger_is_refused_before_anything_is_converted(pa
     before = path.read_bytes()
     beside = new.with_name(new.name + suffix)
     beside.write_bytes(b"x" * 600)
-    refused(lambda: convert_ledger(path, new, named), f"{beside} would change the new ledger. Move it away")
+    refused(lambda: convert_ledger(path, new, named), f"{beside} would change the new ledger. Move the file away")
     assert (path.read_bytes(), new.exists()) == (before, False)
 
 
@@ -348,7 +351,7 @@ def test_a_file_beside_the_new_ledger_is_refused_before_anything_is_converted(pa
 def test_pipes_in_the_place_of_files_are_refused(path, new):
     unpack("format4", path)
     os.mkfifo(new)
-    refused(lambda: convert_ledger(path, new, named), "is there already. Name a new file")
+    refused(lambda: convert_ledger(path, new, named), "exists already. Name a new file")
     new.unlink()
     os.mkfifo(f"{path}-wal")
     refused(
@@ -363,7 +366,7 @@ def test_a_conversion_that_lacks_a_plan_of_earlier_releases_names_it(path, new):
     before = path.read_bytes()
     refused(
         lambda: convert_ledger(path, new, named),
-        "holds releases of plans that were not given: early. Name their files with --plan",
+        "holds releases of plans that were not given: early. Name the files of these plans with --plan",
     )
     assert (path.read_bytes(), new.exists()) == (before, False)
 

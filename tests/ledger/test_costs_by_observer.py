@@ -57,9 +57,8 @@ def test_the_budget_of_every_observer_is_kept(path, observer):
 )
 def test_a_cost_for_other_observers_than_the_plans_is_refused_and_nothing_is_recorded(path, cost):
     with opened(path, plan("p", FOUR)) as ledger:
-        assert "is charged to silo, ward, region, federation, got a cost for" in ledger.would_exceed(
-            ledger.allowance, Cost(shifts=cost), 1
-        )
+        refusal = ledger.would_exceed(ledger.allowance, Cost(shifts=cost), 1)
+        assert coded("ledger.cost-observers", observers="silo, ward, region, federation")(refusal)
         with pytest.raises(
             RefusedReleaseError, check=coded("ledger.cost-observers", observers="silo, ward, region, federation")
         ):
@@ -96,7 +95,7 @@ def test_a_plan_whose_tiers_have_other_names_is_entered_only_if_it_covers_all_th
 @pytest.mark.parametrize(
     ("shifts", "words"),
     [
-        ({"county": 9.0, "federation": 9.0}, "nobody there is 'county'"),
+        ({"county": 9.0, "federation": 9.0}, "no observer there is 'county'"),
         ({"silo": 9.0, "federation": 9.0, "region": 9.0}, "in another order"),
     ],
 )
@@ -109,7 +108,8 @@ def test_a_plan_that_names_nobody_inside_or_tiers_in_another_order_is_not_entere
         with pytest.raises(LedgerError, match=words):
             ledger.enter_plan(other)
         assert ledger.allowance.plan_digest == "p"
-        assert "has not entered plan q" in ledger.would_exceed(other, Cost(shifts=dict.fromkeys(shifts, 0.1)), 1)
+        refusal = ledger.would_exceed(other, Cost(shifts=dict.fromkeys(shifts, 0.1)), 1)
+        assert coded("ledger.plan-not-entered", plan="q")(refusal)
 
 
 def test_two_plans_entered_before_the_first_release_do_not_mix_orders(path):

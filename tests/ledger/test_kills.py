@@ -35,7 +35,7 @@ def releasing(path, sent, tell, size, last=10**6):
             if payload is None:
                 fresh = os.urandom(size)
                 os.write(tell, b"(")
-                payload = ledger.record(plan, round_number=number, basis=basis, payload=fresh, cost=cost).payload
+                payload = ledger.record(plan, round_number=number, input_digest=basis, payload=fresh, cost=cost).payload
                 os.write(tell, b")")
             os.write(out, struct.pack("<qq", number, len(payload)) + payload)
 

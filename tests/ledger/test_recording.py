@@ -51,17 +51,17 @@ def test_a_retry_is_served_even_when_the_budget_is_gone(path):
     with opened(path, plan) as ledger:
         release(ledger, 1, b"noisy")
         assert ledger.would_exceed(ledger.allowance, COST, 2) is not None
-        assert ledger.would_exceed(ledger.allowance, COST, 1, basis="model") is None
+        assert ledger.would_exceed(ledger.allowance, COST, 1, input_digest="model") is None
         assert release(ledger, 1).payload == b"noisy"
 
 
 def test_a_round_is_refused_on_another_basis(path):
     with opened(path) as ledger:
         release(ledger, 1)
-        assert "released" in ledger.would_exceed(PLAN, COST, 1)
+        assert ledger.would_exceed(PLAN, COST, 1).code == "ledger.round-released"
         assert ledger.stored_payload(PLAN, 1, "another model") is None
-        with pytest.raises(RefusedReleaseError, check=coded("ledger.round-released", round_number=1, basis="model")):
-            release(ledger, 1, basis="another model")
+        with pytest.raises(RefusedReleaseError, check=coded("ledger.round-released", round_number=1, digest="model")):
+            release(ledger, 1, input_digest="another model")
         assert ledger.sequence == 1
 
 
@@ -75,7 +75,7 @@ def test_payloads_of_any_size_come_back_bit_for_bit(path, payload):
 
 def test_an_empty_payload_is_a_release_too(path):
     with opened(path) as ledger:
-        ledger.record(PLAN, round_number=1, basis="model", payload=b"", cost=COST)
+        ledger.record(PLAN, round_number=1, input_digest="model", payload=b"", cost=COST)
         assert ledger.stored_payload(PLAN, 1, "model") == b""
         assert ledger.total_cost == COST
 
@@ -83,7 +83,7 @@ def test_an_empty_payload_is_a_release_too(path):
 def test_a_round_past_the_plan_is_refused(path):
     with opened(path, allowing(silo=math.inf, region=math.inf)) as ledger:
         assert ledger.would_exceed(ledger.allowance, COST, 5) is None
-        assert "past the 5 rounds" in ledger.would_exceed(ledger.allowance, COST, 6)
+        assert ledger.would_exceed(ledger.allowance, COST, 6).code == "ledger.round-past-plan"
         with pytest.raises(RefusedReleaseError, check=coded("ledger.round-past-plan", round_number=6, rounds=5)):
             release(ledger, 6)
 
@@ -93,7 +93,8 @@ def test_each_observers_budget_is_kept(path, observer, budget):
     with opened(path, allowing(**{observer: budget})) as ledger:
         release(ledger, 1)
         release(ledger, 2)
-        assert f"shift against the observer '{observer}'" in ledger.would_exceed(ledger.allowance, COST, 3)
+        refusal = ledger.would_exceed(ledger.allowance, COST, 3)
+        assert (refusal.code, refusal.details["observer"]) == ("ledger.budget-exceeded", observer)
         with pytest.raises(RefusedReleaseError, check=coded("ledger.budget-exceeded")):
             release(ledger, 3)
         assert ledger.sequence == 2
@@ -120,7 +121,7 @@ def test_slack_does_not_let_a_real_excess_through(path):
 def test_a_ledger_without_a_plan_releases_nothing(path):
     with opened(path, None) as ledger:
         assert ledger.allowance is None
-        assert "has not entered plan plan-a" in ledger.would_exceed(PLAN, COST, 1)
+        assert ledger.would_exceed(PLAN, COST, 1).code == "ledger.plan-not-entered"
         assert ledger.stored_payload(PLAN, 1, "model") is None
         with pytest.raises(RefusedReleaseError, check=coded("ledger.plan-not-entered", plan="plan-a")):
             release(ledger, 1)
@@ -150,12 +151,12 @@ def test_arguments_out_of_range_are_refused_and_nothing_is_recorded(path):
     with opened(path) as ledger:
         for wrong in ({"number": 0}, {"number": -1}, {"number": 1.5}, {"number": True}, {"number": 2**63}):
             with pytest.raises(LedgerError, check=coded("ledger.number-range", noun="round")):
-                ledger.record(PLAN, round_number=wrong["number"], basis="model", payload=b"x", cost=COST)
+                ledger.record(PLAN, round_number=wrong["number"], input_digest="model", payload=b"x", cost=COST)
         for basis in ("", "a\0b", "\ud800", 7):
-            with pytest.raises(LedgerError, check=coded("ledger.text-invalid", noun="basis")):
-                release(ledger, 1, basis=basis)
+            with pytest.raises(LedgerError, check=coded("ledger.text-invalid", noun="input digest")):
+                release(ledger, 1, input_digest=basis)
         with pytest.raises(LedgerError, check=coded("ledger.payload-range")):
-            ledger.record(PLAN, round_number=1, basis="model", payload="text", cost=COST)
+            ledger.record(PLAN, round_number=1, input_digest="model", payload="text", cost=COST)
         assert ledger.sequence == 0
     with pytest.raises(LedgerError, check=coded("ledger.text-invalid", noun="silo")):
         Ledger.open(path, silo="")

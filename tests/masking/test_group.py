@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from error_codes import coded
 from groups import Round, inputs_of, names, plan_of, refusal, region
 
 import fulcrum
@@ -16,7 +17,7 @@ from fulcrum.core.messages.membership import group_name_of, senders_of
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.remaining_noise import remaining_noise
 from fulcrum.core.silo.release_parameters import release_parameters_of
-from fulcrum.errors import ParameterError, ReleaseError
+from fulcrum.errors import ExchangeError, ParameterError, ReleaseError
 
 UNEQUAL = {"north": dict(zip(names(7), (10, 500, 40, 90, 300, 20, 150), strict=True))}
 
@@ -63,7 +64,8 @@ def test_research_is_masked_on_a_lattice_of_its_own():
     group = group_of(made, "north")
     assert (group.step, group.deployed, group.bits) == (RESEARCH_STEP / 2, False, 64)
     wide = dataclasses.replace(made, noise_multiplier=np.full(7, 1e9))
-    assert "more than 64 bits hold" in refusal(group_of, wide, "north", kind=ReleaseError)
+    with pytest.raises(ReleaseError, check=coded("mask.sum-too-large", bits=64)):
+        group_of(wide, "north")
 
 
 def test_a_group_is_a_region_or_the_federation_where_it_alone_has_a_target():
@@ -73,7 +75,8 @@ def test_a_group_is_a_region_or_the_federation_where_it_alone_has_a_target():
     assert group_name_of(by_region, "nice") == "south"
     assert group_name_of(as_one, "nice") == "federation"
     assert set(group_of(as_one, "federation").regions) == {*names(5), "nice", "lyon"}
-    assert "masks no group 'south'" in refusal(group_of, as_one, "south")
+    with pytest.raises(ExchangeError, check=coded("mask.group-unknown", group="south")):
+        group_of(as_one, "south")
     both = plan_of(sizes, epsilon={"federation": 1.0, "region": 2.0})
     assert senders_of(both) == ("north", "south"), "a promise about regions needs their sums to be seen"
 
@@ -86,7 +89,8 @@ def test_a_region_may_be_called_federation():
     assert check_sheltered(made, "nice") is None
     thin = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9)
     assert check_sheltered(thin, "silo-000") is None
-    assert "in a masked group of 1" in refusal(check_sheltered, thin, "nice", kind=ReleaseError)
+    with pytest.raises(ReleaseError, check=coded("mask.silo-exposed", size=1)):
+        check_sheltered(thin, "nice")
 
 
 def test_in_a_federation_that_is_one_group_silos_may_be_missing_from_every_region():
@@ -121,7 +125,9 @@ def test_a_key_that_two_members_have_is_refused():
     made = plan_of(UNEQUAL)
     made.keys["silo-003"] = made.keys["silo-001"]
     told = refusal(group_of, made, "north")
-    assert told.startswith("the plan carries one key for silos 'silo-001' and 'silo-003', who would count as two")
+    assert told.startswith(
+        "the plan has the same key for silos 'silo-001' and 'silo-003'. The holder of the key would count as two silos"
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,18 +166,22 @@ def test_what_a_silo_can_insist_on_is_the_smallest_sum_that_others_unmask_withou
 def test_sessions_outside_the_plan_are_none():
     group = group_of(plan_of(UNEQUAL), "north")
     for number, basis, attempt in ((0, "m", 1), (7, "m", 1), (1, "", 1), (1, "m", 0), (-1, "m", 1)):
-        assert "a masked round has a number from 1 to 6" in refusal(group.session, number, basis, attempt)
+        with pytest.raises(ExchangeError, check=coded("mask.session-range", rounds=6)):
+            group.session(number, basis, attempt)
     assert group.session(6, "m", 99).round_number == 6
 
 
 def test_a_group_needs_the_keys_of_all_its_members():
     made = plan_of(UNEQUAL)
     del made.keys["silo-003"]
-    assert "the plan carries no key of silo 'silo-003'" in refusal(group_of, made, "north")
+    with pytest.raises(ExchangeError, check=coded("plan.key-missing", name="silo-003")):
+        group_of(made, "north")
     bare = fulcrum.plan("severe", rounds=1, epsilon=1.0, injection="aggregator")
-    assert "this plan leaves it to aggregators" in refusal(group_of, bare, "region-1")
+    with pytest.raises(ExchangeError, check=coded("mask.noise-not-of-silos")):
+        group_of(bare, "region-1")
     trusted = plan_of(UNEQUAL, aggregation="trusted")
-    assert "the plan masks no group 'north'" in refusal(group_of, trusted, "north")
+    with pytest.raises(ExchangeError, check=coded("mask.group-unknown", group="north")):
+        group_of(trusted, "north")
 
 
 @pytest.mark.parametrize("parameters", [1, 40, 5_000])

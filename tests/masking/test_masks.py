@@ -6,7 +6,7 @@ import secrets
 import msgspec
 import numpy as np
 import pytest
-from groups import refusal
+from error_codes import coded
 
 from fulcrum.core.masking.masking_messages import FORMAT, Session
 from fulcrum.core.masking.masks import (
@@ -20,8 +20,9 @@ from fulcrum.core.masking.masks import (
     unseal,
 )
 from fulcrum.core.masking.member_protocol import commitment, pair_key
+from fulcrum.errors import ExchangeError
 
-SESSION = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, basis="model-0")
+SESSION = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, input_digest="model-0")
 
 
 def mask(key, count, dtype="<u8"):
@@ -75,13 +76,14 @@ def test_a_mask_comes_off_again_bit_for_bit_and_does_not_depend_on_chunks(dtype,
 
 def test_keys_of_no_point_or_of_low_order_are_refused():
     for public in (bytes(32), (1).to_bytes(32, "little"), b"short"):
-        assert "no X25519 key, or of low order" in refusal(pair_secret, loaded_key(new_private_key()), public, "lille")
+        with pytest.raises(ExchangeError, check=coded("mask.key-invalid")):
+            pair_secret(loaded_key(new_private_key()), public, "lille")
 
 
 def test_every_purpose_pair_and_session_has_a_key_of_its_own():
     """One secret, derived for everything that the protocol derives keys and commitments for."""
     fields = msgspec.structs.asdict(SESSION)
-    others = {"plan_digest": "4f2a", "group": "south", "round_number": 2, "attempt": 2, "basis": "model-1"}
+    others = {"plan_digest": "4f2a", "group": "south", "round_number": 2, "attempt": 2, "input_digest": "model-1"}
     sessions = [SESSION, *(Session(**fields | {name: value}) for name, value in others.items())]
     found = []
     for session in sessions:

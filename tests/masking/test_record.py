@@ -4,13 +4,14 @@ import os
 
 import msgspec
 import pytest
+from error_codes import coded
 from groups import Round, inputs_of, names, private_key, refusal, region
 
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.core.masking.member_protocol import MemberProtocol
 from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.errors import StorageError
+from fulcrum.errors import ExchangeError, StorageError
 
 SILO = "silo-000"
 
@@ -56,7 +57,8 @@ def test_a_write_that_fails_answers_nothing_and_loses_nothing(masked, stage, mon
         patch.setattr("fulcrum.core.store.database.DatabaseFile._commit", full)
         told = refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
     assert "No space left" in told
-    assert "Open it again" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
+    with pytest.raises(StorageError, check=coded("storage.file-unusable")):
+        masked.answer(SILO, requests[SILO])
     reopened(masked)
     answer = masked.answer(SILO, requests[SILO])
     assert masked.server.take(answer) == SILO
@@ -67,13 +69,17 @@ def test_a_record_is_one_silos_and_is_not_made_anew(group, tmp_path):
     path = tmp_path / "record"
     MemberStore.open(path, silo=SILO, create=True).close()
     other = MemberProtocol(group=group, silo="silo-001", key=private_key("silo-001"))
-    assert "the record of another silo" in refusal(MemberReplies.open, path, other)
+    with pytest.raises(ExchangeError, check=coded("mask.record-of-other-silo")):
+        MemberReplies.open(path, other)
     path.unlink()
-    assert "what this silo has unmasked" in refusal(MemberReplies.open, path, other, kind=StorageError)
+    with pytest.raises(StorageError, check=coded("storage.file-lost")):
+        MemberReplies.open(path, other)
     path.write_bytes(b"")
-    assert "lost its content" in refusal(MemberReplies.open, path, other, kind=StorageError)
+    with pytest.raises(StorageError, check=coded("storage.file-empty")):
+        MemberReplies.open(path, other)
     path.write_bytes(os.urandom(5000))
-    assert "is not a silo's record" in refusal(MemberReplies.open, path, other, kind=StorageError)
+    with pytest.raises(StorageError, check=coded("storage.file-kind")):
+        MemberReplies.open(path, other)
 
 
 def test_a_record_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
@@ -166,7 +172,9 @@ def test_a_record_of_an_earlier_fulcrum_amid_a_round_is_refused_and_begins_anoth
     record.store(msgspec.structs.replace(state, pairs={}, sent=b""))  # it kept its two keys, and no secrets of pairs
     record.close()
     told = refusal(masked.answer, SILO, requests[SILO])
-    assert told.endswith("amid round 1 by another version of Fulcrum. Begin another attempt of the round")
+    assert told.endswith(
+        "in the middle of round 1, written by another version of Fulcrum. Begin another attempt of the round"
+    )
     masked.close()
     again = Round(masked.group, masked.inputs, tmp_path, attempt=2)
     assert again.run().members == tuple(names(5))

@@ -1,6 +1,7 @@
 """What a silo remembers of its masked rounds in research: each stage once, in a file that stays small."""
 
 import pytest
+from error_codes import coded
 from groups import Round, inputs_of, names, private_key, refusal, region
 
 from fulcrum.aggregation.masked_group import STAGES
@@ -8,7 +9,7 @@ from fulcrum.core.masking.masking_messages import Attested, request_from_bytes
 from fulcrum.core.masking.member_protocol import MemberProtocol
 from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.scratch_store import ScratchStore
-from fulcrum.errors import StorageError
+from fulcrum.errors import ExchangeError, StorageError
 
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
@@ -49,11 +50,13 @@ def test_a_round_that_was_unmasked_is_never_unmasked_again(group, tmp_path):
     first.answer(SILO, request)
     signed = request_from_bytes(request).attestations[::-1]
     other = Attested(session=first.session, attestations=signed).to_bytes()
-    assert "has unmasked round 1" in refusal(first.answer, SILO, other)
+    with pytest.raises(ExchangeError, check=coded("mask.round-unmasked", round_number=1)):
+        first.answer(SILO, other)
     second = begun(group, tmp_path, number=2)
     second.answer(SILO, second.server.requests()[SILO])
     for asked in (request, other, begun(group, tmp_path, attempt=2).server.requests()[SILO]):
-        assert "has unmasked round 1" in refusal(first.answer, SILO, asked)
+        with pytest.raises(ExchangeError, check=coded("mask.round-unmasked", round_number=1)):
+            first.answer(SILO, asked)
 
 
 def test_the_file_does_not_grow_with_the_answers_of_rounds_that_are_over(group, tmp_path):
@@ -71,4 +74,5 @@ def test_a_file_written_in_part_is_refused_in_one_line(group, tmp_path, damage):
     file = tmp_path / f"{SILO}.scratch"
     whole = file.read_bytes()
     file.write_bytes(whole[: len(whole) // 2] + bytes(len(whole) // 2) if damage is None else damage)
-    assert "Simulate in a new folder" in refusal(masked.answer, SILO, requests[SILO], kind=StorageError)
+    with pytest.raises(StorageError, check=coded("mask.scratch-incomplete")):
+        masked.answer(SILO, requests[SILO])

@@ -5,13 +5,14 @@ import secrets
 from fractions import Fraction
 
 import pytest
+from error_codes import coded
 from groups import refusal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fulcrum.aggregation.secret_recovery import secret_from, value_at_zero
 from fulcrum.core.masking.secret_sharing import PRIME, SHARE_BYTES, shares_of, values_at
-from fulcrum.errors import ParameterError
+from fulcrum.errors import ExchangeError, ParameterError
 
 
 def is_prime(number, rounds=40):
@@ -103,7 +104,11 @@ def test_a_sharing_that_could_not_be_undone_is_refused(threshold, points):
 
 def test_what_are_no_shares_of_one_secret_gives_none():
     assert refusal(shares_of, bytes(31), threshold=1, points=(1,), kind=ParameterError).endswith("got 31")
-    assert "no shares" in refusal(secret_from, {})
-    assert "no shares" in refusal(secret_from, {1: bytes(32)})
-    assert "no shares" in refusal(secret_from, {1: PRIME.to_bytes(33, "big")})
-    assert "not all of one secret" in refusal(secret_from, {1: (2**256).to_bytes(33, "big")})
+    with pytest.raises(ExchangeError, check=coded("mask.shares-malformed")):
+        secret_from({})
+    with pytest.raises(ExchangeError, check=coded("mask.shares-malformed")):
+        secret_from({1: bytes(32)})
+    with pytest.raises(ExchangeError, check=coded("mask.shares-malformed")):
+        secret_from({1: PRIME.to_bytes(33, "big")})
+    with pytest.raises(ExchangeError, check=coded("mask.shares-not-of-one-secret")):
+        secret_from({1: (2**256).to_bytes(33, "big")})

@@ -53,7 +53,7 @@ def test_an_issuer_is_read_from_a_file_only_where_its_name_ends_in_pub(signed, t
     check_signature(path, "other.key.pub")
     with pytest.raises(SignatureError, check=coded("key.public-invalid")):
         read_signed_plan(path, "other.key.pub")  # a program, a site and a policy hold the key itself
-    with pytest.raises(SignatureError, check=coded("key.file-unreadable")):
+    with pytest.raises(SignatureError, check=coded("file.unreadable")):
         check_signature(path, "none.pub")
     (tmp_path / "junk.pub").write_bytes(b"\xff\xfe")
     with pytest.raises(SignatureError, check=coded("key.file-invalid")):
@@ -74,7 +74,7 @@ def test_private_keys_are_for_their_owner_alone_and_never_overwritten(signed, tm
     with pytest.raises(SignatureError, check=coded("key.file-exists")):
         new_key(key)
     assert key.read_bytes() == before
-    with pytest.raises(SignatureError, check=coded("key.file-unwritable")):
+    with pytest.raises(SignatureError, check=coded("storage.not-writable")):
         new_key(tmp_path / "none" / "key")
 
 
@@ -153,7 +153,7 @@ def test_missing_and_broken_files_are_refused_in_one_line(signed, tmp_path):
         check_signature(path, public)
     with pytest.raises(SignatureError, check=coded("key.private-invalid", expected="a private key")):
         sign_plan(path, path)
-    with pytest.raises(SignatureError, check=coded("key.file-unreadable")):
+    with pytest.raises(SignatureError, check=coded("file.unreadable")):
         sign_plan(path, tmp_path / "none.key")
     with pytest.raises(SignatureError):
         check_signature(path, "not a key")

@@ -131,3 +131,15 @@ def test_what_is_reserved_of_delta_is_not_there_for_the_accountant(accountant):
     tiny = Target(rounds=10, delta=1e-5, reserve=1e-30)  # less than a rounding of delta
     assert tiny.accounted_delta < 1e-5
     assert Target(rounds=10, delta=1e-5).accounted_delta == 1e-5
+
+
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+@pytest.mark.parametrize("observer", ["aggregator", "server+silo", "regoin", "", 7])
+def test_a_figure_for_an_unknown_observer_is_refused_with_the_known_names(aggregation, observer):
+    """In one masked group an unknown name would otherwise have the figure of an observer of the global sum."""
+    made = fulcrum.plan("severe", rounds=3, epsilon={"federation": 1.0}, aggregation=aggregation)
+    for figure in (made.effective_multiplier, made.epsilon, made.worst_epsilon, made.observer_power):
+        with pytest.raises(ParameterError, check=coded("plan.observer-unknown", observer=observer)) as error:
+            figure(observer)
+        assert error.value.details["known"] == "silo, region, federation"
+        assert ("Did you mean 'region'?" in error.value.remedy) == (observer == "regoin")

@@ -103,7 +103,7 @@ def test_outer_tiers_have_their_own_dispersion():
 
 @pytest.mark.parametrize("colluders", [-1, 1.5, True])
 def test_a_coalition_is_a_whole_number(colluders):
-    with pytest.raises(ParameterError, check=coded("federation.count-range", name="colluders")):
+    with pytest.raises(ParameterError, check=coded("number.whole-range", name="colluders", least=0)):
         dispersion(profile("mild"), colluders=colluders)
 
 

@@ -99,7 +99,7 @@ def released(plan, folder, rounds):
     for name in plan.federation.silo_names.tolist():
         with Ledger.open(folder / f"{name}.ledger", silo=name) as ledger:
             for number in range(1, rounds + 1):
-                release(np.ones(10), plan, name, number, ledger=ledger, basis=f"model {number}")
+                release(np.ones(10), plan, name, number, ledger=ledger, input_digest=f"model {number}")
 
 
 @pytest.mark.parametrize("weights", [None, "least-noise"])

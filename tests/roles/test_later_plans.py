@@ -31,7 +31,7 @@ def released(first, second, folder):
     with Ledger.open(folder / "a.ledger", silo="a") as ledger:
         ledger.enter_plan(before.allowance)
         for number in (1, 2):
-            ledger.record(before.allowance, round_number=number, basis="m", payload=b"x", cost=before.cost)
+            ledger.record(before.allowance, round_number=number, input_digest="m", payload=b"x", cost=before.cost)
         spent, rounds = ledger.spent_at(after.allowance.observers, after.allowance.assumptions).shifts, 0
         try:
             ledger.enter_plan(after.allowance)
@@ -39,7 +39,7 @@ def released(first, second, folder):
             return spent, rounds
         while ledger.would_exceed(after.allowance, after.cost, rounds + 1) is None:
             rounds += 1
-            ledger.record(after.allowance, round_number=rounds, basis="m", payload=b"x", cost=after.cost)
+            ledger.record(after.allowance, round_number=rounds, input_digest="m", payload=b"x", cost=after.cost)
     return spent, rounds
 
 

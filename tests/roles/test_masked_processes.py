@@ -80,5 +80,5 @@ def test_an_input_whose_attempt_is_given_up_while_it_is_trained_does_not_leave(w
     requests = world.run(world.round(), until="input")
     world.train = begun_again
     world.restart()
-    assert "than it began" in refused(world.answer, "caen", requests["caen"])
+    assert "than the round that the silo began" in refused(world.answer, "caen", requests["caen"])
     assert len(world.ledger("caen")) == 1, "it was released, and waits for the attempt that goes on"

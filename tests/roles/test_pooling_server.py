@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from error_codes import coded
 from forking import fate_of, forks
 from test_server import SIZES, START, World, refusal, sum_of, withheld
 
 import fulcrum
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import regional_reply_from_bytes
-from fulcrum.errors import StorageError
+from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.checkpoint import NAME
 from fulcrum.server.coordinator import Coordinator
@@ -239,10 +240,10 @@ def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_pa
     server = Coordinator.open(tmp_path, plan, HEAD, classes=2)
     server.receive(said(plan, "north", 1), "north")
     server.finish_round()
-    assert "a softmax head of 2 classes, and the training module declares none" in refusal(
-        Coordinator.open, tmp_path, plan, HEAD
-    )
-    assert "under another plan" in refusal(Coordinator.open, tmp_path, world.deployment, HEAD)
+    with pytest.raises(ExchangeError, check=coded("checkpoint.classes-differ", stored=2)):
+        Coordinator.open(tmp_path, plan, HEAD)
+    with pytest.raises(ExchangeError, check=coded("checkpoint.other-plan")):
+        Coordinator.open(tmp_path, world.deployment, HEAD)
     with np.load(tmp_path / NAME) as found:
         arrays = dict(found)
     assert set(arrays) == {"state", "model", "start", "moved", "said", "heard", "noise"}
@@ -256,10 +257,12 @@ def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_pa
     wrong += [{"moved": arrays["moved"] + 1e-9}, {"state": encoded(pooling=None)}, {"state": encoded(round_number=3)}]
     for changed in wrong:
         np.savez(tmp_path / NAME, **(arrays | changed))
-        assert "is not a checkpoint" in refusal(Coordinator.open, tmp_path, plan, HEAD, kind=StorageError)
+        with pytest.raises(StorageError, check=coded("checkpoint.format-unknown")):
+            Coordinator.open(tmp_path, plan, HEAD)
     for name in ("start", "said"):
         np.savez(tmp_path / NAME, **{key: array for key, array in arrays.items() if key != name})
-        assert "is not a checkpoint" in refusal(Coordinator.open, tmp_path, plan, HEAD, kind=StorageError)
+        with pytest.raises(StorageError, check=coded("checkpoint.malformed")):
+            Coordinator.open(tmp_path, plan, HEAD)
     before = {"state": encoded(format="fulcrum.checkpoint/1", pooling=None), "model": arrays["model"]}
     np.savez(tmp_path / NAME, **before)
     told = refusal(Coordinator.open, tmp_path, plan, HEAD)
@@ -290,7 +293,6 @@ def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path)
 
 
 def test_a_model_whose_last_axis_is_another_is_no_head(world, tmp_path):
-    assert "is not a softmax head of 2 classes" in refusal(
-        lambda: Coordinator.open(tmp_path, joint(world), START, classes=2)
-    )
+    with pytest.raises(ExchangeError, check=coded("server.model-not-head", classes=2)):
+        Coordinator.open(tmp_path, joint(world), START, classes=2)
     assert not (tmp_path / NAME).exists()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from error_codes import coded
 from masked import MaskedWorld
 from site_folder import released, rewritten
 
@@ -33,12 +34,11 @@ def kit(silo):
     return silo
 
 
-def refused(work, *words, kind=FulcrumError):
-    with pytest.raises(kind) as error:
+def refused(work, *codes, kind=FulcrumError, file=None):
+    """Checks the code of a refusal and, where a file is at fault, the name of the file."""
+    with pytest.raises(kind, check=coded(*codes)) as error:
         work()
-    said = str(error.value)
-    assert "\n" not in said
-    assert all(word in said for word in words), said
+    assert file is None or Path(error.value.details["file"]).name == file
 
 
 def started(home, model, number=1):
@@ -54,9 +54,7 @@ def moved_out(home, folder):
 
 def test_a_site_that_was_not_initialised_does_not_start_and_makes_nothing(kit, model):
     for _ in range(2):
-        refused(
-            lambda: started(kit, model), "was not initialised: it knows no a.ledger for its plan. Run once: fulcrum"
-        )
+        refused(lambda: started(kit, model), "site.uninitialised")
     assert list((kit / "state").iterdir()) == []
     assert not (kit / MARK).exists()
 
@@ -66,7 +64,7 @@ def test_a_site_is_initialised_once(kit, model):
     assert (kit / "state" / "a.ledger").stat().st_mode & 0o777 == 0o600
     assert json.loads((kit / MARK).read_text()) == json.loads((kit / "state" / MARK).read_text())
     sent = started(kit, model)
-    refused(lambda: init_site(read_site(kit)), "is initialised already", kind=StorageError)
+    refused(lambda: init_site(read_site(kit)), "site.already-initialised", kind=StorageError)
     assert released(kit) == [1]
     assert len(sent) == len(started(kit, model))
 
@@ -74,37 +72,37 @@ def test_a_site_is_initialised_once(kit, model):
 def test_a_lost_ledger_stops_the_site_and_is_not_made_again(silo, model):
     started(silo, model)
     (silo / "state" / "a.ledger").unlink()
-    refused(lambda: started(silo, model, 2), "is not there, and with it what this silo has spent. Ask for a new plan")
-    refused(lambda: init_site(read_site(silo)), "a.ledger is gone", "it was initialised before")
+    refused(lambda: started(silo, model, 2), "site.ledger-missing")
+    refused(lambda: init_site(read_site(silo)), "site.record-lost", file="a.ledger")
     assert not (silo / "state" / "a.ledger").exists()
 
 
 def test_a_folder_of_records_that_was_deleted_whole_stops_the_site(silo, model):
     shutil.rmtree(silo / "state")
-    refused(lambda: started(silo, model), "is not there")
-    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    refused(lambda: started(silo, model), "site.ledger-missing")
+    refused(lambda: init_site(read_site(silo)), "site.record-lost")
     (silo / "state").mkdir()
-    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    refused(lambda: init_site(read_site(silo)), "site.record-lost")
 
 
 def test_another_folder_for_the_records_does_not_begin_them_anew(silo, model, tmp_path):
     started(silo, model)
     (tmp_path / "other").mkdir()
     rewritten(silo, 'state = "state"', f'state = "{tmp_path / "other"}"')
-    refused(lambda: started(silo, model, 2), "is not there")
-    refused(lambda: init_site(read_site(silo)), "is gone", "it was initialised before")
+    refused(lambda: started(silo, model, 2), "site.ledger-missing")
+    refused(lambda: init_site(read_site(silo)), "site.record-lost")
 
 
 def test_records_elsewhere_are_made_there_and_a_lost_one_stops_the_site(kit, model, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     rewritten(kit, 'state = "state"', 'state = "../elsewhere"')
-    refused(lambda: init_site(read_site(kit)), "which `state` in site.toml names, does not exist")  # a name mistyped?
+    refused(lambda: init_site(read_site(kit)), "site.state-missing")  # a name mistyped?
     elsewhere.mkdir()
     assert init_site(read_site(kit)) == [kit / "../elsewhere" / "a.ledger"]
     started(kit, model)
     shutil.rmtree(elsewhere)
-    refused(lambda: started(kit, model, 2), "is not there")
-    refused(lambda: init_site(read_site(kit)), "is gone")
+    refused(lambda: started(kit, model, 2), "site.ledger-missing")
+    refused(lambda: init_site(read_site(kit)), "site.record-lost")
 
 
 def new_kit(home, folder):
@@ -122,16 +120,16 @@ def test_a_silo_that_took_part_before_names_its_ledger_and_goes_on_from_what_it_
     kept = tmp_path / "kept"
     (silo / "state").rename(kept)
     rewritten(again, 'state = "state"', f'state = "{kept}"')
-    refused(lambda: started(again, model), "was not initialised")
-    refused(lambda: init_site(read_site(again)), "a.ledger was not made by this site", "--ledger LEDGER")
+    refused(lambda: started(again, model), "site.uninitialised")
+    refused(lambda: init_site(read_site(again)), "site.record-foreign", file="a.ledger")
     other = tmp_path / "other.ledger"
     Ledger.open(other, silo="a").close()
-    refused(lambda: init_site(read_site(again), ledger=other), "is not the ledger that this site releases from")
+    refused(lambda: init_site(read_site(again), ledger=other), "site.ledger-foreign")
     assert init_site(read_site(again), ledger=kept / "a.ledger") == []
     started(again, model, 2)
     with Ledger.read(kept / "a.ledger") as ledger:
         assert [entry.round_number for entry in ledger.entries()] == [1, 2]
-    refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "is initialised already")
+    refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "site.already-initialised")
 
 
 def test_a_silo_that_took_part_before_and_lost_its_ledger_is_not_begun_anew_in_a_new_kit(silo, model, tmp_path):
@@ -139,12 +137,12 @@ def test_a_silo_that_took_part_before_and_lost_its_ledger_is_not_begun_anew_in_a
     (silo / "state").rename(kept)
     (kept / "a.ledger").unlink()
     rewritten(again, 'state = "state"', f'state = "{kept}"')
-    refused(lambda: init_site(read_site(again)), "a.ledger is gone", "it was initialised before")
-    refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "is not the ledger that this site releases")
+    refused(lambda: init_site(read_site(again)), "site.record-lost", file="a.ledger")
+    refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "site.ledger-foreign")
     Ledger.open(kept / "a.ledger", silo="a").close()  # a fresh one in its place
     refused(
         lambda: init_site(read_site(again), ledger=kept / "a.ledger"),
-        "is not the one that this site was initialised with",
+        "site.record-not-initialised",
     )
 
 
@@ -152,7 +150,7 @@ def test_a_kit_unpacked_over_an_old_one_changes_nothing(silo, model, tmp_path):
     started(silo, model)
     fresh = new_kit(silo, tmp_path / "fresh")
     shutil.copytree(fresh, silo, dirs_exist_ok=True)
-    refused(lambda: init_site(read_site(silo)), "is initialised already")
+    refused(lambda: init_site(read_site(silo)), "site.already-initialised")
     started(silo, model, 2)
     assert released(silo) == [1, 2]
 
@@ -161,7 +159,7 @@ def test_a_site_that_was_moved_goes_on(silo, model, tmp_path):
     started(silo, model)
     moved = tmp_path / "moved"
     silo.rename(moved)
-    refused(lambda: init_site(read_site(moved)), "is initialised already")
+    refused(lambda: init_site(read_site(moved)), "site.already-initialised")
     started(moved, model, 2)
     assert released(moved) == [1, 2]
 
@@ -192,8 +190,8 @@ def test_a_kit_that_holds_records_or_their_mark_is_refused_by_name(kit, model, n
     else:
         path.write_text('{"format": "fulcrum.initialised/1", "records": {"a.ledger": "00"}}')
     before = sorted(kit.rglob("*"))
-    refused(lambda: init_site(read_site(kit)), f"{path} was not made by this site, and kits hold no records")
-    refused(lambda: started(kit, model), "was not initialised")
+    refused(lambda: init_site(read_site(kit)), "site.record-foreign", file=path.name)
+    refused(lambda: started(kit, model), "site.uninitialised")
     assert sorted(kit.rglob("*")) == before
 
 
@@ -202,7 +200,7 @@ def test_a_kit_whose_settings_name_records_that_it_brings_is_refused_by_name(kit
     (tmp_path / "brought").mkdir()
     Ledger.open(tmp_path / "brought" / "a.ledger", silo="a").close()
     rewritten(kit, 'state = "state"', 'state = "../brought"')
-    refused(lambda: init_site(read_site(kit)), "brought/a.ledger was not made by this site")
+    refused(lambda: init_site(read_site(kit)), "site.record-foreign", file="a.ledger")
 
 
 def test_another_ledger_in_the_place_of_the_sites_own_releases_nothing(silo, model):
@@ -211,8 +209,8 @@ def test_another_ledger_in_the_place_of_the_sites_own_releases_nothing(silo, mod
     path.unlink()
     Ledger.open(path, silo="a").close()
     for number in (1, 2):
-        refused(lambda number=number: started(silo, model, number), "is not the one that", "was initialised with")
-    refused(lambda: init_site(read_site(silo)), "is initialised already")
+        refused(lambda number=number: started(silo, model, number), "site.record-replaced")
+    refused(lambda: init_site(read_site(silo)), "site.already-initialised")
     with Ledger.read(path) as ledger:
         assert ledger.sequence == 0
 
@@ -222,17 +220,17 @@ def test_records_and_marks_that_look_like_an_interrupted_initialisation_are_not_
     init_site(read_site(kit))
     started(kit, model)
     (kit / "state" / MARK).unlink()
-    refused(lambda: init_site(read_site(kit)), "a.ledger was not made by this site")
+    refused(lambda: init_site(read_site(kit)), "site.record-foreign", file="a.ledger")
     (kit / "state" / ".init").mkdir()
     (kit / "state" / "a.ledger").rename(kit / "state" / ".init" / "a.ledger")
-    refused(lambda: init_site(read_site(kit)), "a.ledger was not made by this site")
+    refused(lambda: init_site(read_site(kit)), "site.record-foreign", file="a.ledger")
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "fulcrum.initialised/2", "records": {}}', '{"a": 1}'])
 def test_a_mark_that_cannot_be_read_stops_the_site(silo, model, content):
     (silo / MARK).write_text(content)
-    refused(lambda: started(silo, model), MARK, kind=StorageError)
-    refused(lambda: init_site(read_site(silo)), MARK, kind=StorageError)
+    refused(lambda: started(silo, model), "mark.file-damaged", "mark.format-unknown", kind=StorageError)
+    refused(lambda: init_site(read_site(silo)), "mark.file-damaged", "mark.format-unknown", kind=StorageError)
 
 
 def test_a_server_and_a_research_silo_keep_no_records(kit, tmp_path):
@@ -256,11 +254,15 @@ def test_a_masked_silo_has_two_records_and_either_lost_stops_it(masked):
         path.rename(home / "aside")
         masked.restart()
         requests = masked.round(2).requests()
-        refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "is not there")
-        refused(lambda: init_site(read_site(home)), f"{name} is gone")
+        refused(
+            lambda requests=requests: masked.answer("lille", requests["lille"]),
+            "storage.file-lost",
+            "site.ledger-missing",
+        )
+        refused(lambda: init_site(read_site(home)), "site.record-lost", file=name)
         if name == "lille.masking":  # a new one in its place would give a second sum of a round
             MemberStore.open(path, silo="lille", create=True).close()
-            refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "was initialised with")
+            refused(lambda requests=requests: masked.answer("lille", requests["lille"]), "site.record-replaced")
             path.unlink()
         (home / "aside").rename(path)
     masked.restart()
@@ -275,7 +277,7 @@ def test_a_silo_whose_next_plan_is_masked_gets_the_record_that_it_lacks_alone(ma
     (home / "state" / "lille.masking").unlink()
     for folder in (home, home / "state"):
         (folder / MARK).write_text(json.dumps({"format": "fulcrum.initialised/1", "records": {"lille.ledger": before}}))
-    refused(lambda: MaskedSilo(read_site(home)), "it knows no lille.masking for its plan. Run once: fulcrum site init")
+    refused(lambda: MaskedSilo(read_site(home)), "site.uninitialised")
     assert init_site(site) == [home / "state" / "lille.masking"]
     assert json.loads((home / MARK).read_text())["records"]["lille.ledger"] == before
     masked.run(masked.round())
@@ -288,7 +290,7 @@ def test_a_masking_record_is_not_made_beside_a_ledger_that_tells_of_rounds_of_it
     (home / "state" / "lille.masking").unlink()
     for folder in (home, home / "state"):
         (folder / MARK).write_text(json.dumps({"format": "fulcrum.initialised/1", "records": {"lille.ledger": before}}))
-    refused(lambda: init_site(read_site(home)), "lille.masking is gone", "the ledger holds releases of this plan")
+    refused(lambda: init_site(read_site(home)), "site.masking-record-lost", file="lille.masking")
 
 
 def test_a_ledger_is_not_made_beside_a_masking_record_that_tells_of_it(masked):
@@ -299,7 +301,7 @@ def test_a_ledger_is_not_made_beside_a_masking_record_that_tells_of_it(masked):
         (folder / MARK).write_text(
             json.dumps({"format": "fulcrum.initialised/1", "records": {"lille.masking": known["lille.masking"]}})
         )
-    refused(lambda: init_site(read_site(home)), "lille.ledger is gone", "lille.masking is there")
+    refused(lambda: init_site(read_site(home)), "site.ledger-lost", file="lille.ledger")
 
 
 @pytest.fixture
@@ -314,12 +316,12 @@ def region(world, tmp_path):
 
 def test_the_sums_of_a_region_are_those_of_one_plan_and_are_made_once_for_it(region, world):
     assert init_site(region) == [region.state / SUMS]
-    refused(lambda: init_site(region), "is initialised already")
+    refused(lambda: init_site(region), "site.already-initialised")
     (region.state / SUMS).unlink()
-    refused(lambda: init_site(region), "sums.db is gone", "it was initialised before")
+    refused(lambda: init_site(region), "site.record-lost", file="sums.db")
     elsewhere = replace(region, settings=msgspec.structs.replace(region.settings, state="second"))
     elsewhere.state.mkdir()
-    refused(lambda: init_site(elsewhere), "second/sums.db is gone")
+    refused(lambda: init_site(elsewhere), "site.record-lost", file="sums.db")
     next_plan = replace(elsewhere, plan=world.tight)
     assert init_site(next_plan) == [region.folder / "second" / SUMS]
 
@@ -335,7 +337,7 @@ def test_two_silos_may_keep_their_records_in_one_folder(masked, tmp_path):
         assert len(init_site(read_site(home))) == 2
     assert len(json.loads((shared / MARK).read_text())["records"]) == 4
     (shared / "nice.ledger").unlink()
-    refused(lambda: init_site(read_site(tmp_path / "nice")), "nice.ledger is gone")
+    refused(lambda: init_site(read_site(tmp_path / "nice")), "site.record-lost", file="nice.ledger")
 
 
 KILLED = """

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from error_codes import coded
 from regional import MEMBERS, refusal
 
 from fulcrum.aggregation.region_store import RegionFile
@@ -113,9 +114,8 @@ def test_a_file_is_bound_to_its_plan_and_region(world, region, path):
 
 
 def test_a_file_that_is_lost_is_not_made_anew_unless_asked(world, path):
-    assert refusal(world.open, path, create=False, kind=StorageError) == (
-        f"{path} is not there, and with it the record of the sums that went up. Ask for a new plan"
-    )
+    with pytest.raises(StorageError, check=coded("storage.file-lost", file=path)):
+        world.open(path, create=False)
     assert not path.exists()
     world.open(path).close()
     with world.open(path, create=False) as region:
@@ -158,15 +158,16 @@ def test_foreign_and_damaged_files_are_refused(world, tmp_path):
     Ledger.open(ledger, silo="north").close()
     with contextlib.closing(sqlite3.connect(other)) as connection:
         connection.execute("CREATE TABLE t (x)")
-    for path, reason in (
-        (junk, "is not a region's file of sums, or its first bytes are damaged"),
-        (empty, "is empty: it was a region's file of sums that lost its content"),
-        (ledger, "but not a region's file of sums"),
-        (other, "but not a region's file of sums"),
-        (tmp_path, "is a folder. Name the region's file of sums"),
-        (tmp_path / "none" / "file", "does not exist"),
+    for path, code in (
+        (junk, "storage.file-kind"),
+        (empty, "storage.file-empty"),
+        (ledger, "storage.sqlite-kind"),
+        (other, "storage.sqlite-kind"),
+        (tmp_path, "storage.not-a-file"),
+        (tmp_path / "none" / "file", "storage.folder-missing"),
     ):
-        assert reason in refusal(world.open, path, kind=StorageError)
+        with pytest.raises(StorageError, check=coded(code)):
+            world.open(path)
     with Ledger.open(ledger, silo="north") as book:
         assert book.sequence == 0
     region = tmp_path / "north"
@@ -196,8 +197,8 @@ def test_a_named_pipe_is_refused_and_not_waited_for(world, path):
 def test_a_read_only_file_is_refused(path, monkeypatch):
     RegionFile.open(path, plan_digest="p", region="north").close()
     monkeypatch.setattr(os, "access", lambda place, mode: place != path)  # root may write to any
-    said = refusal(RegionFile.open, path, plan_digest="p", region="north", kind=StorageError)
-    assert said == f"{path} is read-only: a release cannot be recorded. Make it writable"
+    with pytest.raises(StorageError, check=coded("storage.read-only", file=path)):
+        RegionFile.open(path, plan_digest="p", region="north")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +217,7 @@ def test_changed_releases_are_not_summed(world, region, path, change):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(change)
     with world.open(path, layout=None) as again:
-        assert "is not the one accepted" in refusal(again.close_round, 1, kind=StorageError)
+        assert "is not the accepted release" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_changed_sum_is_not_sent(world, region, path):
@@ -227,7 +228,7 @@ def test_a_changed_sum_is_not_sent(world, region, path):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript("UPDATE answer SET bytes = zeroblob(99)")
     with world.open(path) as again:
-        assert "is not the one given" in refusal(again.close_round, 1, kind=StorageError)
+        assert "is not the answer that was sent" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_failed_write_sends_nothing_until_the_file_is_opened_again(world, region, path):

@@ -5,11 +5,13 @@ import math
 import sys
 
 import pytest
-from regional import MEMBERS, refusal
+from error_codes import coded
+from regional import MEMBERS
 
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.remaining_noise import remaining_noise
+from fulcrum.errors import ExchangeError
 
 
 def test_too_few_releases_are_withheld_and_may_be_summed_later(world, region):
@@ -37,7 +39,8 @@ def test_a_plan_does_without_its_dropouts_and_never_rescales(world, region, abse
     assert total.members == tuple(made.silo for made in sent)
     assert (total.values == sent[0].values + sent[1].values).all()
     late = world.sealed(absent)
-    assert "is late" in refusal(region.accept, late, 1)
+    with pytest.raises(ExchangeError, check=coded("region.release-late")):
+        region.accept(late, 1)
     assert region.close_round(1).to_bytes() == total.to_bytes()
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,10 +140,10 @@ def test_the_sampler_is_asked_for_the_plans_width_and_its_integers_are_what_is_a
 
 
 def test_a_retry_resends_the_same_bytes_free_of_charge(deployment, ledger):
-    first = release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model-0")
+    first = release(UPDATE, deployment, SILO, 1, ledger=ledger, input_digest="model-0")
     spent = ledger.total_cost
     again = release(
-        {"weight": np.zeros((2, 16)), "bias": np.zeros(2)}, deployment, SILO, 1, ledger=ledger, basis="model-0"
+        {"weight": np.zeros((2, 16)), "bias": np.zeros(2)}, deployment, SILO, 1, ledger=ledger, input_digest="model-0"
     )
     assert again.to_bytes() == first.to_bytes()
     assert ledger.total_cost == spent
@@ -150,9 +151,9 @@ def test_a_retry_resends_the_same_bytes_free_of_charge(deployment, ledger):
 
 
 def test_another_model_in_the_same_round_is_refused(deployment, ledger):
-    release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model-0")
+    release(UPDATE, deployment, SILO, 1, ledger=ledger, input_digest="model-0")
     with pytest.raises(RefusedReleaseError):
-        release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model-1")
+        release(UPDATE, deployment, SILO, 1, ledger=ledger, input_digest="model-1")
     assert ledger.sequence == 1
 
 
@@ -331,7 +332,7 @@ def test_purposes_do_not_mix(research, deployment, ledger):
     assert "cannot be deployed" in refused(UPDATE, research, ledger=ledger)
     assert "cannot be deployed" in refused(UPDATE, research, noise=SecureNoise())
     assert "needs the silo's ledger" in refused(UPDATE, deployment)
-    assert "the ledger is that of silo" in refused(UPDATE, deployment, ledger=ledger, silo="region-2-1")
+    assert "is the ledger of silo 'region-1-1'" in refused(UPDATE, deployment, ledger=ledger, silo="region-2-1")
     assert "knows no silo 'region-1-9'. Did you mean 'region-1" in refused(UPDATE, deployment, silo="region-1-9")
     assert ledger.sequence == 0
 
@@ -344,11 +345,11 @@ def test_a_research_release_beside_a_ledger_or_a_policy_is_refused(research, led
 
 
 def test_the_ledger_of_another_silo_neither_answers_nor_takes_a_plan(deployment, ledger):
-    release(UPDATE, deployment, SILO, 1, ledger=ledger, basis="model")
+    release(UPDATE, deployment, SILO, 1, ledger=ledger, input_digest="model")
     for round_number in (1, 2):
-        with pytest.raises(ReleaseError, match=r"the ledger is that of silo 'region-1-1', not of 'region-2-1'"):
-            prepared_release(UPDATE, deployment, "region-2-1", round_number, ledger=ledger, basis="model")
-    release(UPDATE, deployment, SILO, 2, ledger=ledger, basis="model")
+        with pytest.raises(ReleaseError, check=coded("ledger.other-silo", owner="region-1-1", silo="region-2-1")):
+            prepared_release(UPDATE, deployment, "region-2-1", round_number, ledger=ledger, input_digest="model")
+    release(UPDATE, deployment, SILO, 2, ledger=ledger, input_digest="model")
 
 
 def test_what_only_looks_like_a_ledger_is_none(deployment):
@@ -486,7 +487,7 @@ def test_threads_under_two_plans_get_one_content_a_round_filed_where_it_belongs(
         sent = []
         for round_number in range(1, rounds + 1):
             together.wait()
-            sent.append(release(UPDATE, plans[number % 2], SILO, round_number, ledger=ledger, basis="model"))
+            sent.append(release(UPDATE, plans[number % 2], SILO, round_number, ledger=ledger, input_digest="model"))
         return [(plans[number % 2].digest, made) for made in sent]
 
     with ThreadPoolExecutor(4) as pool:
@@ -508,11 +509,11 @@ def test_threads_on_two_models_get_one_release_and_one_refusal(plans, ledger):
         for round_number in range(1, rounds + 1):
             together.wait()
             try:
-                made = release(UPDATE, plans[0], SILO, round_number, ledger=ledger, basis=basis)
+                made = release(UPDATE, plans[0], SILO, round_number, ledger=ledger, input_digest=basis)
             except RefusedReleaseError:
                 refusals.append(round_number)
             else:
-                kept = prepared_release(UPDATE, plans[0], SILO, round_number, ledger=ledger, basis=basis)
+                kept = prepared_release(UPDATE, plans[0], SILO, round_number, ledger=ledger, input_digest=basis)
                 assert kept.to_bytes() == made.to_bytes()
         return refusals
 
@@ -523,27 +524,27 @@ def test_threads_on_two_models_get_one_release_and_one_refusal(plans, ledger):
 
 
 def test_another_plan_that_is_entered_while_noise_is_drawn_changes_nothing(plans, ledger, interrupted):
-    other = interrupted(lambda: release(UPDATE, plans[1], SILO, 1, ledger=ledger, basis="model"))
-    sent = release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model")
+    other = interrupted(lambda: release(UPDATE, plans[1], SILO, 1, ledger=ledger, input_digest="model"))
+    sent = release(UPDATE, plans[0], SILO, 1, ledger=ledger, input_digest="model")
     assert [entry.plan_digest for entry in ledger.entries()] == [plans[1].digest, plans[0].digest]
     for plan, made in ((plans[0], sent), (plans[1], other[0])):
         assert made.plan_digest == plan.digest
-        again = release(UPDATE, plan, SILO, 1, ledger=ledger, basis="model")
+        again = release(UPDATE, plan, SILO, 1, ledger=ledger, input_digest="model")
         assert again.to_bytes() == made.to_bytes()
     assert ledger.sequence == 2
 
 
 def test_what_another_thread_released_first_is_what_comes_back(plans, ledger, interrupted):
-    first = interrupted(lambda: release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model"))
-    sent = release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model")
+    first = interrupted(lambda: release(UPDATE, plans[0], SILO, 1, ledger=ledger, input_digest="model"))
+    sent = release(UPDATE, plans[0], SILO, 1, ledger=ledger, input_digest="model")
     assert sent.to_bytes() == first[0].to_bytes()
     assert ledger.sequence == 1
 
 
 def test_a_round_that_another_thread_released_on_another_model_is_refused(plans, ledger, interrupted):
-    interrupted(lambda: release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model-a"))
-    with pytest.raises(RefusedReleaseError, match="round 1 is released"):
-        release(UPDATE, plans[0], SILO, 1, ledger=ledger, basis="model-b")
+    interrupted(lambda: release(UPDATE, plans[0], SILO, 1, ledger=ledger, input_digest="model-a"))
+    with pytest.raises(RefusedReleaseError, check=coded("ledger.round-released")):
+        release(UPDATE, plans[0], SILO, 1, ledger=ledger, input_digest="model-b")
     assert ledger.sequence == 1
 
 

@@ -461,7 +461,7 @@ def test_a_converted_ledger_without_its_plan_is_charged_as_inside_everywhere(tmp
     with Ledger.open(tmp_path / "s00.ledger", silo="s00") as ledger:  # as a conversion without plans leaves it
         allowance = Allowance(plan_digest=old.digest, rounds=10, shifts={"silo": 10 * inside})
         ledger.enter_plan(allowance)
-        ledger.record(allowance, round_number=1, basis="m", payload=b"x", cost=Cost(shifts={"silo": inside}))
+        ledger.record(allowance, round_number=1, input_digest="m", payload=b"x", cost=Cost(shifts={"silo": inside}))
     with pytest.raises(UnreachableTargetError, check=coded("target.budget-spent", silo="s00")):
         replan(old, six_of_three(), tmp_path)
 
@@ -476,7 +476,11 @@ def test_a_ledger_whose_tiers_are_in_another_order_is_not_replanned_from(tmp_pat
         allowance = Allowance(plan_digest="p", rounds=10, shifts={"silo": 1.0, "federation": 1.0, "region": 1.0})
         ledger.enter_plan(allowance)
         ledger.record(
-            allowance, round_number=1, basis="m", payload=b"x", cost=Cost(shifts=dict.fromkeys(allowance.shifts, 0.01))
+            allowance,
+            round_number=1,
+            input_digest="m",
+            payload=b"x",
+            cost=Cost(shifts=dict.fromkeys(allowance.shifts, 0.01)),
         )
     with pytest.raises(PlanError, check=coded("replan.spending-unknown")):
         replan(old, six_of_three(), tmp_path)

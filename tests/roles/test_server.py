@@ -3,6 +3,7 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 
 import fulcrum
 from fulcrum.aggregation.regional_aggregator import Region
@@ -161,7 +162,8 @@ def test_an_answer_stands_and_the_same_again_changes_nothing(world, server):
     server.receive(answer, "north")
     server.receive(answer, "north")
     for other in (sum_of(plan, values=np.ones(40, dtype="<i8")), withheld(plan)):
-        assert "'north' already sent another answer for round 1" in refusal(server.receive, other, "north")
+        with pytest.raises(ExchangeError, check=coded("server.sum-replaced", region="north", round=1)):
+            server.receive(other, "north")
     server.finish_round()
     assert (server.model["bias"] == np.array([38, 39]) * plan.lattice_steps[0]).all()
 
@@ -171,9 +173,8 @@ def test_a_region_that_withheld_may_sum_while_the_round_lasts(world, server):
     server.receive(withheld(world.deployment, reason="still"), "north")
     server.receive(sum_of(world.deployment), "north")
     assert server.finish_round()["summed"] == ["north"]
-    assert "answers for round 1, and the server is in round 2" in refusal(
-        server.receive, sum_of(world.deployment), "north"
-    )
+    with pytest.raises(ExchangeError, check=coded("server.answer-other-round", round=1, expected=2)):
+        server.receive(sum_of(world.deployment), "north")
 
 
 def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
@@ -196,14 +197,16 @@ def test_answers_that_do_not_fit_are_refused_and_change_nothing(world, server):
     foreign = RegionalSum(
         plan_digest=plan.digest, region="nord", round_number=1, members=("a",), layout=LAYOUT, values=np.zeros(40), step=None
     )  # fmt: skip
-    assert "knows no region 'nord'" in refusal(server.receive, foreign.to_bytes(), "nord")
+    with pytest.raises(ExchangeError, check=coded("plan.region-unknown", region="nord")):
+        server.receive(foreign.to_bytes(), "nord")
     assert server.finish_round()["missing"] == ["north", "south"]
 
 
 def test_a_region_answers_for_itself_alone(world, server):
     for answer in (sum_of(world.deployment), withheld(world.deployment)):
         for other in ("south", "lille", "server", ""):
-            assert f"{other!r} answers for region 'north'" in refusal(server.receive, answer, other)
+            with pytest.raises(ExchangeError, check=coded("server.sender-differs")):
+                server.receive(answer, other)
     assert server.answers == {}
     server.receive(sum_of(world.deployment), "north")
     assert list(server.answers) == ["north"]
@@ -214,8 +217,10 @@ def test_nothing_follows_the_last_round(world, server):
     assert not server.is_finished
     server.finish_round()
     assert server.is_finished
-    assert "all 2 rounds of the plan are over" in refusal(server.finish_round)
-    assert "all 2 rounds of the plan are over" in refusal(server.receive, sum_of(world.deployment, number=3), "north")
+    with pytest.raises(ExchangeError, check=coded("server.plan-finished", rounds=2)):
+        server.finish_round()
+    with pytest.raises(ExchangeError, check=coded("server.plan-finished", rounds=2)):
+        server.receive(sum_of(world.deployment, number=3), "north")
 
 
 def test_a_restart_goes_on_where_the_last_round_ended(world, tmp_path):
@@ -275,19 +280,20 @@ def test_what_could_not_be_written_did_not_happen(world, server, monkeypatch):
 def test_other_plans_models_and_files_are_refused(world, server, tmp_path):
     folder = tmp_path / "server"
     other = world.made("deployment", clip_norm=2.0)
-    assert "under another plan" in refusal(Coordinator.open, folder, other, START)
+    with pytest.raises(ExchangeError, check=coded("checkpoint.other-plan")):
+        Coordinator.open(folder, other, START)
     turned = {"weight": np.zeros((19, 2)), "bias": np.zeros(2)}
-    assert "other names or shapes" in refusal(Coordinator.open, folder, world.deployment, turned)
-    assert "has 2 parameters, the plan was made for 40" in refusal(
-        Coordinator.open, tmp_path / "new", world.deployment, {"bias": np.zeros(2)}
-    )
-    assert "'bias' is int64, not floating point" in refusal(
-        Coordinator.open, tmp_path / "new", world.deployment, {"bias": np.zeros(40, dtype=int)}
-    )
+    with pytest.raises(ExchangeError, check=coded("checkpoint.model-differs")):
+        Coordinator.open(folder, world.deployment, turned)
+    with pytest.raises(ExchangeError, check=coded("model.parameters-differ", expected=40)):
+        Coordinator.open(tmp_path / "new", world.deployment, {"bias": np.zeros(2)})
+    with pytest.raises(ExchangeError, check=coded("arrays.not-floats")):
+        Coordinator.open(tmp_path / "new", world.deployment, {"bias": np.zeros(40, dtype=int)})
     nested = fulcrum.plan(
         fulcrum.Federation.from_sizes(SIZES, outer={"country": {"france": ["north", "south"]}}), rounds=2, epsilon=1.0
     )
-    assert "plans of one tier" in refusal(Coordinator.open, tmp_path / "new", nested, START)
+    with pytest.raises(ExchangeError, check=coded("plan.form-unsupported")):
+        Coordinator.open(tmp_path / "new", nested, START)
     assert not (tmp_path / "new" / NAME).exists()
     checkpoint = folder / NAME
     whole = checkpoint.read_bytes()
@@ -303,7 +309,8 @@ def test_other_plans_models_and_files_are_refused(world, server, tmp_path):
     broken = [whole[: len(whole) // 2], b"", b"junk", *(path.read_bytes() for path in (pickled, bare, array, wrong))]
     for content in broken:
         checkpoint.write_bytes(content)
-        assert "not a checkpoint" in refusal(Coordinator.open, folder, world.deployment, START, kind=StorageError)
+        with pytest.raises(StorageError, check=coded("checkpoint.malformed", "checkpoint.format-unknown")):
+            Coordinator.open(folder, world.deployment, START)
         assert checkpoint.read_bytes() == content
     (tmp_path / "file").write_text("")
     refusal(Coordinator.open, tmp_path / "file", world.deployment, START, kind=StorageError)
@@ -321,7 +328,8 @@ def test_the_model_cannot_be_changed_from_outside(server):
 
 def test_a_plan_changed_in_memory_is_another_plan(world, server):
     changed = dataclasses.replace(world.deployment, clip_norm=3.0)
-    assert "under another plan" in refusal(server.receive, sum_of(changed), "north")
+    with pytest.raises(ExchangeError, check=coded("server.answer-other-plan")):
+        server.receive(sum_of(changed), "north")
 
 
 def test_where_the_global_sum_is_promised_for_a_round_adds_all_sums_or_none(world, tmp_path):

@@ -6,12 +6,13 @@ import os
 
 import numpy as np
 import pytest
+from error_codes import coded
 from test_pooling_server import HEAD, joint, said
 from test_server import SIZES, START, World, refusal, sum_of
 
 import fulcrum
 from fulcrum.aggregation.norm_tests import largest_sum, norm_bounds
-from fulcrum.errors import StorageError
+from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.server.checkpoint import NAME
 from fulcrum.server.coordinator import Coordinator
 
@@ -34,7 +35,8 @@ def test_a_sum_that_lacks_more_silos_than_the_plan_does_without_is_refused(world
     told = refusal(server.receive, said(plan, "north", 1, members=("caen",)), "north")
     assert "lacks noise: 2 of 3 silos are missing, the plan does without 1" in told
     adding = Coordinator.open(tmp_path / "adding", world.deployment, START)
-    assert "lacks noise" in refusal(adding.receive, sum_of(world.deployment, members=("caen",)), "north")
+    with pytest.raises(ExchangeError, check=coded("server.sum-lacks-noise")):
+        adding.receive(sum_of(world.deployment, members=("caen",)), "north")
     server.receive(said(plan, "north", 1, members=("caen", "metz")), "north")
 
 
@@ -73,8 +75,8 @@ def test_a_round_that_would_take_the_model_beyond_numbers_is_not_written(world, 
         server.receive(said(plan, region, 2), region)
     with monkeypatch.context() as patch:
         patch.setattr("fulcrum.rules.random_effects_rule._AGREEMENT", -1e9)
-        with np.errstate(all="ignore"):
-            assert "larger than floating-point numbers hold. The server wrote nothing" in refusal(server.finish_round)
+        with np.errstate(all="ignore"), pytest.raises(ExchangeError, check=coded("server.model-overflow")):
+            server.finish_round()
     assert (tmp_path / NAME).read_bytes() == before
     assert server.round_number == 2
     server.finish_round()
@@ -195,5 +197,7 @@ def test_an_older_checkpoint_put_back_ends_on_the_same_bits(world, tmp_path):
             server.finish_round()
         ends.append((server.model_digest, [dataclasses.asdict(entry["diagnostics"]) for entry in server.history]))
     assert ends[0] == ends[1]
-    assert "rounds of the plan are over" in refusal(server.receive, said(plan, "north", 3), "north")
-    assert "rounds of the plan are over" in refusal(server.finish_round)
+    with pytest.raises(ExchangeError, check=coded("server.plan-finished")):
+        server.receive(said(plan, "north", 3), "north")
+    with pytest.raises(ExchangeError, check=coded("server.plan-finished")):
+        server.finish_round()

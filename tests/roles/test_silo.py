@@ -12,6 +12,7 @@ import time
 import msgspec
 import numpy as np
 import pytest
+from error_codes import coded
 from site_folder import in_process, released, rewritten, trained_by
 
 import fulcrum
@@ -49,7 +50,7 @@ def test_asked_again_it_sends_the_same_release_and_trains_nothing(silo, model, m
 def test_another_model_for_the_same_round_gets_nothing(silo, model):
     station = SiloStation(read_site(silo, "silo"))
     station.answer(pack_model(model), 2)
-    with pytest.raises(FulcrumError, match="round 2 is released"):
+    with pytest.raises(FulcrumError, check=coded("ledger.round-released")):
         station.answer(pack_model({"head": model["head"] + 1}), 2)
     assert released(silo) == [2]
 
@@ -71,7 +72,7 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(silo, model):
     station = SiloStation(read_site(silo, "silo"))
     station.answer(pack_model(model), 1)
     (silo / "state" / "a.ledger").unlink()
-    with pytest.raises(ReleaseError, match="what this silo has spent"):
+    with pytest.raises(ReleaseError, check=coded("site.ledger-missing")):
         station.answer(pack_model({"head": model["head"] + 1}), 1)
 
 
@@ -84,7 +85,7 @@ def test_a_ledger_that_goes_while_it_is_waited_for_is_not_begun_anew(silo, model
         path.unlink()
 
     monkeypatch.setattr("fulcrum.core.silo.site.time.sleep", moved_away)
-    with pytest.raises(ReleaseError, match="what this silo has spent"):
+    with pytest.raises(ReleaseError, check=coded("site.ledger-missing")):
         station.answer(pack_model(model), 1)
     assert not path.exists()
 

@@ -271,7 +271,7 @@ def test_a_column_that_is_none_of_numbers_is_told_shortly(tmp_path):
         pq.write_table(pa.table({**columns, "label": ["a", "b"] * 3}), tmp_path / "bad.parquet")
         with pytest.raises(DataError, match=told):
             load_task(tmp_path / "bad.parquet")
-    with pytest.raises(DataError, check=coded("data.file-unreadable")):
+    with pytest.raises(DataError, check=coded("file.unreadable")):
         load_task(tmp_path / "none.parquet")
 
 

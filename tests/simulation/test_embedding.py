@@ -254,7 +254,7 @@ def test_a_batch_has_at_least_one_record(tmp_path):
         ("a.csv", b"text,label\none,x\ntwo, \n", "line 3 has no label"),
         ("a.csv", b"text,label,silo\none,x,\n", "line 2 has no silo"),
         ("a.csv", b"text,label,split\none,x,dev\n", "line 2: split must be train or test, got 'dev'"),
-        ("a.csv", b"text,label\none,x\ncaf\xe9,x\n", "line 3 is not UTF-8. Save the file in UTF-8"),
+        ("a.csv", b"text,label\none,x\ncaf\xe9,x\n", "line 3 is not UTF-8. Save the file as UTF-8"),
         ("a.txt", b"one\tx\ntwo\n", "line 2 has no tab. Write a document, a tab and a label in each line"),
         ("a.txt", b"\n", "has no documents"),
         ("a.json", b"{}", "documents must be in a .csv or .txt file, got '.json'"),
@@ -316,7 +316,7 @@ def test_a_document_is_cut_at_256_tokens(tmp_path, text_model):
 def test_other_weights_are_refused(tmp_path, text_model):
     path = tmp_path / "a.txt"
     path.write_text("one\tx\n")
-    with pytest.raises(DataError, check=coded("data.file-unreadable")):
+    with pytest.raises(DataError, check=coded("file.unreadable")):
         embed_texts(path, model=tmp_path)
     (tmp_path / "model.safetensors").write_bytes((text_model / "model.safetensors").read_bytes()[:-1] + b"\x00")
     with pytest.raises(DataError, check=coded("embedding.weights-foreign", expected="53aa5117")):

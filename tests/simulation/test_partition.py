@@ -90,7 +90,7 @@ def test_shares_and_the_choice_of_records_have_streams_of_their_own():
 
 @pytest.mark.parametrize("records", [0, -5, 0.5, np.nan, np.inf])
 def test_records_a_silo_must_be_a_number_of_at_least_1(records):
-    with pytest.raises(ParameterError, check=coded("partition.records-range")):
+    with pytest.raises(ParameterError, check=coded("federation.records-range", least=1)):
         coupled_partition(pool(), fulcrum.read_federation("mild"), seed=0, records=records)
 
 

@@ -59,7 +59,7 @@ def test_a_model_that_fails_names_the_silo():
 
 def test_a_model_that_diverges_names_the_silo():
     plan = fulcrum.plan("isic-paper", rounds=1, epsilon=5.0)
-    with pytest.raises(DivergedUpdateError, check=coded("model.update-diverged", silo="region-1-1", round=1)):
+    with pytest.raises(DivergedUpdateError, check=coded("training.update-diverged", silo="region-1-1", round=1)):
         train(plan, "digits", model=nearest_mean(step=lambda means, x, y: means * np.nan), training=TRAINING)
 
 

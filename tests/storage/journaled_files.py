@@ -31,7 +31,9 @@ class Book:
         return ledger
 
     def record(self, ledger, number, payload=b""):
-        ledger.record(PLAN, round_number=number, basis="model", payload=payload or b"round %d" % number, cost=COST)
+        ledger.record(
+            PLAN, round_number=number, input_digest="model", payload=payload or b"round %d" % number, cost=COST
+        )
 
     def found(self, ledger):
         return [entry.round_number for entry in ledger.entries()]

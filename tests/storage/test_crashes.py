@@ -109,7 +109,7 @@ ledger.enter_plan(plan)
 
 def record(number):
     cost = Cost(shifts={"silo": 0.1, "region": 0.1})
-    ledger.record(plan, round_number=number, basis="m", payload=b"x", cost=cost)
+    ledger.record(plan, round_number=number, input_digest="m", payload=b"x", cost=cost)
 
 def files():
     return path.read_bytes(), path.with_name(path.name + "-journal").read_bytes()

@@ -7,6 +7,7 @@ import sqlite3
 import struct
 
 import pytest
+from error_codes import coded
 from journaled_files import (
     MAGIC,
     commits,
@@ -127,9 +128,7 @@ def test_a_whole_file_refuses_every_journal_that_would_undo_commits(kind, tmp_pa
     whole = path.read_bytes()
     for stray in (hot(seen[0][0][1]), hot(seen[2][0][1]), theirs, MAGIC + bytes(600), b"minutes of the board"):
         put(path, (whole, stray))
-        with pytest.raises(
-            kind.error, match=r"is of another file or time, and would undo commits. Move it away"
-        ) as error:
+        with pytest.raises(kind.error, check=coded("storage.journal-foreign")) as error:
             kind.open(path)
         assert str(error.value).startswith(str(journal_of(path)))
         assert (path.read_bytes(), journal_of(path).read_bytes()) == (whole, stray)
@@ -157,7 +156,7 @@ def test_a_log_beside_a_file_is_refused_and_changes_nothing(kind, tmp_path, suff
     planted = log_of_another(tmp_path) if content is None else content
     commits(kind, path, 2)
     path.with_name(path.name + suffix).write_bytes(planted)
-    refused(kind, path, f"{suffix} is not of Fulcrum's making, and would change the file. Move it away")
+    refused(kind, path, f"{suffix} is not a file of Fulcrum, and would change the file beside it. Move ")
     path.with_name(path.name + suffix).unlink()
     opens_with(kind, path, 2)
 

@@ -33,7 +33,7 @@ def releasing(path, tell, size, room):
             resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + room, resource.RLIM_INFINITY))
         for number in range(ledger.sequence + 1, 10**6):
             sent = ledger.record(
-                plan, round_number=number, basis=f"m{number}", payload=os.urandom(size), cost=cost
+                plan, round_number=number, input_digest=f"m{number}", payload=os.urandom(size), cost=cost
             ).payload
             os.write(tell, struct.pack("<q32s", number, hashlib.sha256(sent).digest()))
 

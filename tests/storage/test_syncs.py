@@ -62,7 +62,7 @@ with Ledger.open(sys.argv[1], silo="lyon") as ledger:
     ledger.enter_plan(plan)
     for number, size in enumerate((500, 500_000, 500), 1):
         os.write(1, b"begin")
-        ledger.record(plan, round_number=number, basis="m", payload=bytes(size), cost=cost)
+        ledger.record(plan, round_number=number, input_digest="m", payload=bytes(size), cost=cost)
         os.write(1, b"end")
 """
 

@@ -117,7 +117,7 @@ def test_the_template_asks_for_everything_and_is_unanswered(tmp_path):
     [
         ("nme = 'x'", "does not hold a dossier's answers: Object contains unknown field `nme`"),
         ("name = 3", "does not hold a dossier's answers"),
-        ("format = 'fulcrum.dossier/9'", "is of format 'fulcrum.dossier/9'"),
+        ("format = 'fulcrum.dossier/9'", "has the format 'fulcrum.dossier/9'"),
         ("name = ", "does not hold a dossier's answers"),
     ],
 )

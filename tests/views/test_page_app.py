@@ -106,7 +106,10 @@ def test_merges_are_looked_at_later_where_weights_are_not_by_size(client):
     [
         ({"recipe": "joints"}, "unknown recipe 'joints'"),
         ({"recipe": "joint"}, "needs the number of trainable parameters. Give: parameters"),
-        ({"clip_norm": "auto"}, "clip norm 'auto': it needs the number of trainable parameters. Give: parameters"),
+        (
+            {"clip_norm": "auto"},
+            ("clip norm 'auto': the clip norm needs the number of trainable parameters. Give: parameters"),
+        ),
         ({"purpose": "deployment"}, "a deployment plan needs the number of trainable parameters. Give: parameters"),
         ({"weights": "most"}, "unknown weights 'most'"),
         ({"weights": 1.5}, "weights must be one of"),

@@ -82,7 +82,8 @@ def test_the_joint_recipe_asks_for_parameters_where_it_is_chosen(clinics, visit)
     page.locator("#recipe").select_option("joint")
     page.locator("#recipe-error:not(:empty)").wait_for()
     assert page.locator("#recipe-error").inner_text() == (
-        "the recipe 'joint' clips by the noise: it needs the number of trainable parameters. Give: parameters"
+        "the recipe 'joint' clips by the noise: the clip norm needs the number of trainable parameters. Give: "
+        "parameters"
     )
     assert visit.messages == [REFUSED]
     visit.messages.clear()

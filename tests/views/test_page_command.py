@@ -24,8 +24,8 @@ pytest.importorskip("vl_convert", reason="the page needs vl-convert-python")
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--host", "0.0.0.0"], "Give --allow-remote if that is meant"),
-        (["--host", "example.org"], "Give --allow-remote if that is meant"),
+        (["--host", "0.0.0.0"], "Give --allow-remote to open the page to other machines"),
+        (["--host", "example.org"], "Give --allow-remote to open the page to other machines"),
         (["--port", "70000"], "--port must be from 0 to 65535, got 70000"),
         (["--port", "x"], "--port must be a whole number, got 'x'"),
         (["nowhere.csv"], "no built-in federation or file 'nowhere.csv'"),

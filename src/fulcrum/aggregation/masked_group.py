@@ -144,7 +144,7 @@ class MaskedGroup:
             self._shares[silo] = body_of(answer, SealedShares)
         elif self.stage == INPUT:
             if len(answer.body) != self._sum.nbytes:
-                raise ExchangeError("mask.input-length", silo=silo, bytes=len(answer.body))
+                raise ExchangeError("mask.input-length", silo=silo, bytes=len(answer.body), expected=self._sum.nbytes)
             np.add(self._sum, np.frombuffer(answer.body, dtype=self._sum.dtype), out=self._sum)
             self._inputs.add(silo)
         elif self.stage == ATTESTATION:

@@ -19,7 +19,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import member_reply_from_bytes
 from fulcrum.core.messages.membership import senders_of
-from fulcrum.core.messages.model_message import basis_of, checked_model
+from fulcrum.core.messages.model_message import checked_model, input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import verified_plan
@@ -36,7 +36,7 @@ class MaskedRound:
         model: The global model; the engine sends the model with the requests that `MaskedSilo.asks_for_update` names.
         attempt: The attempt, from 1. A server that begins a round again after a crash gives a higher number than
             before; a silo that has unmasked the round takes part in no further attempt.
-        beside: The digest of the values that silos receive beside the model, such as a learning rate; the engine
+        config_digest: The digest of the values that silos receive beside the model, such as a learning rate; the engine
             defines the digest.
     """
 
@@ -46,20 +46,20 @@ class MaskedRound:
         round_number: int,
         model: Mapping[str, FloatArray],
         attempt: int = 1,
-        beside: str = "",
+        config_digest: str = "",
     ) -> None:
         plan = verified_plan(plan, error=ExchangeError)
         check_one_tier(plan)
         check_aggregation(plan, "masked")
         layout, _ = checked_model(plan, model)
-        basis = basis_of(model, beside)
+        input_digest = input_digest_of(model, config_digest)
         self._group_of: dict[str, str] = {}
         self._running: dict[str, MaskedGroup] = {}
         self._answers: dict[str, RegionalSum | Withheld] = {}
         for name in senders_of(plan):
             group = group_of(plan, name)
             self._group_of |= dict.fromkeys(group.regions, name)
-            self._running[name] = MaskedGroup(group, group.session(round_number, basis, attempt), layout)
+            self._running[name] = MaskedGroup(group, group.session(round_number, input_digest, attempt), layout)
 
     @property
     def answers(self) -> dict[str, RegionalSum | Withheld]:

@@ -146,12 +146,12 @@ def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
     The machine for making kits need not have the training module or the data. The remark then says so.
     """
     try:
-        learner = loaded_module(deployment.train)
-        start = learner.starting_model(deployment.options)
+        training_module = loaded_module(deployment.train)
+        start = training_module.starting_model(deployment.options)
     except DataError as error:
         return [(True, f"The model could not be checked against the plan on this machine: {error}.")]
-    check_fits(learner, deployment.plan, start)
-    return [(False, remark) for remark in learner.form(deployment.options).remarks()]
+    check_fits(training_module, deployment.plan, start)
+    return [(False, remark) for remark in training_module.form(deployment.options).remarks()]
 
 
 @dataclass(kw_only=True)
@@ -258,8 +258,8 @@ def run_locally(
         plan, choices.training, host=engine.host_here, port=free_port(following=1), runs_here=True
     )
     engine.check(deployment)
-    learner = loaded_module(choices.sites.train)
-    check_fits(learner, plan, learner.starting_model(deployment.options))
+    training_module = loaded_module(choices.sites.train)
+    check_fits(training_module, plan, training_module.starting_model(deployment.options))
     with RunFolder.of(choices.output) as folder, choices.tracked.open(plan, engine=engine.name) as tell:
         with steps(f"{sites(deployment)} {called}") as say:
             say("starting")

@@ -185,7 +185,7 @@ def _read_keys(path: Path) -> dict[str, str]:
     try:
         keys = toml_of(path.read_bytes())
     except OSError as error:
-        raise ParameterError("cli.keys-unreadable", file=path, reason=error.strerror) from None
+        raise ParameterError("file.unreadable", file=path, reason=error.strerror) from None
     except tomllib.TOMLDecodeError as error:
         raise ParameterError("cli.keys-not-toml", file=path, reason=str(error)) from None
     wrong = next((name for name, key in keys.items() if not isinstance(key, str)), None)

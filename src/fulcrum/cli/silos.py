@@ -95,7 +95,7 @@ def policy(
     if ledger is not None:
         with Ledger.read(ledger) as book:
             if book.silo != silo:
-                raise PolicyError("cli.ledger-of-other-silo", file=ledger, found_silo=book.silo, silo=silo)
+                raise PolicyError("ledger.other-silo", file=ledger, owner=book.silo, silo=silo)
             before = book.releases_besides(plan.digest)
     wanted.check(plan, silo, before=before)
     summary = {"plan": str(plan_file), "silo": silo, "allowed": True}

@@ -89,7 +89,7 @@ def _by_name(text: str, option: str, default: str) -> dict[str, float]:
         try:
             amount = float(value)
         except ValueError:
-            raise ParameterError("cli.numbers-by-name-form", option=option, text=part.strip()) from None
+            raise ParameterError("cli.number-or-names-form", option=option, text=part.strip()) from None
         if name in amounts and name:
             decimal = re.fullmatch(r"(\d+),(\d+)", text.strip())
             advice = f"If that is one number, write it with a point: {'.'.join(decimal.groups())}" if decimal else ""

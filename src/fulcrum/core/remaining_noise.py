@@ -81,5 +81,5 @@ def largest_by(node_of: IntArray, values: FloatArray, count: int) -> FloatArray:
 def check_count(name: str, count: int) -> int:
     """Returns a number of silos, or raises `ParameterError` unless the number is whole and at least 0."""
     if isinstance(count, bool) or not isinstance(count, (int, np.integer)) or count < 0:
-        raise ParameterError("federation.count-range", name=name, count=count)
+        raise ParameterError("number.whole-range", name=name, least=0, value=count)
     return int(count)

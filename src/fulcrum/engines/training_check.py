@@ -19,13 +19,13 @@ def loaded_module(train: str) -> TrainingModule:
     return load_training_module(train)
 
 
-def check_fits(learner: TrainingModule, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
+def check_fits(training_module: TrainingModule, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
     """Raises unless the plan is for a model of these names, shapes and size, and all numbers are finite."""
     size = sum(array.size for array in start.values())
     if size and plan.parameters not in (None, size):
         raise DataError("engine.model-size", size=size, parameters=plan.parameters)
     layout, flat = checked_model(plan, start)
-    learner.classes(start)  # refused here where it is declared wrongly
+    training_module.classes(start)  # refused here where it is declared wrongly
     for name, array in layout.arrays(flat).items():
         if not np.isfinite(array).all():
             raise DataError("engine.model-not-finite", array=name)

@@ -23,7 +23,7 @@ from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.privacy_unit import ratio_of_conventions, whole_silo_ratio
 from fulcrum.core.remaining_noise import largest_by, sum_by
 from fulcrum.core.topology import SILO, Topology
-from fulcrum.errors import PlanError
+from fulcrum.errors import ParameterError, PlanError, listing, suggestion
 from fulcrum.planning.server_settings import requirement_of, server_rule_of
 from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.allocation import Requirement, allocate, noise_variance
@@ -134,7 +134,15 @@ class PlanFigures(PlanData):
     def effective_multiplier(
         self, tier: str | None = None, *, colluders: int | None = None, dropouts: int | None = None
     ) -> FloatArray:
-        """Returns by silo the noise multiplier that an observer of `tier` meets; see `figures.effective_multiplier`."""
+        """Returns by silo the noise multiplier that an observer of `tier` meets; see `figures.effective_multiplier`.
+
+        Raises:
+            ParameterError: No observer of the plan stands at `tier`.
+        """
+        names = self.federation.tier_names
+        if tier is not None and tier not in names:
+            near = suggestion(str(tier), names)
+            raise ParameterError("plan.observer-unknown", observer=tier, known=listing(names), suggestion=near)
         return figures.effective_multiplier(
             self, tier, colluders=colluders, dropouts=dropouts, variance=self.noise_variance
         )

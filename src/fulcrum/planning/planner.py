@@ -537,7 +537,7 @@ def _check_execution(execution: Execution, parameters: int | None) -> None:
     if isinstance(least, bool) or not (isinstance(least, (int, float, np.number)) and 0 <= least <= 1):
         raise ParameterError("plan.least-influence-range", least_influence=least)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise ParameterError("plan.seed-range", seed=seed)
+        raise ParameterError("number.whole-range", name="seed", least=0, value=seed)
     check_known("purpose", execution.purpose, PURPOSES)
     if execution.purpose == "deployment":
         check_parameters(parameters)

@@ -82,7 +82,7 @@ def replan(
             continue
         with Ledger.read(path) as ledger:
             if ledger.silo != name:
-                raise PlanError("replan.ledger-of-other-silo", file=path, owner=ledger.silo, silo=name)
+                raise PlanError("ledger.other-silo", file=path, owner=ledger.silo, silo=name)
             failed = next((check for check in verify_ledger(ledger) if not check.holds), None)
             if failed is not None:
                 raise PlanError("replan.ledger-untrusted", file=path, check=failed.name, detail=failed.detail)

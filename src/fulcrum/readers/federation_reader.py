@@ -108,7 +108,7 @@ def _read_file(path: Path, source: str, columns: Columns | None) -> FederationRe
             return _read_parquet(path, file, columns)
         return _parse_file(path.read_bytes(), path, file, columns)
     except OSError as error:
-        raise FederationError("federation.file-unreadable", file=file, reason=error.strerror or str(error)) from None
+        raise FederationError("file.unreadable", file=file, reason=error.strerror or str(error)) from None
 
 
 def _check_kind(path: Path, source: str, file: str) -> None:

@@ -37,7 +37,7 @@ def profile_from_counts(
     ['region-1-1', 'region-1-2', 'region-2-1']
     """
     if not (math.isfinite(records) and records >= 1):
-        raise ParameterError("profile.records-range", records=records)
+        raise ParameterError("federation.records-range", least=1, records=records)
     sizes: dict[str, list[float]] = {}
     for k, count in enumerate(counts, 1):
         try:
@@ -64,7 +64,7 @@ def cellular(seed: int = 0) -> Federation:
     try:
         draws = np.random.default_rng(operator.index(seed)).lognormal(1.2, 1.3, 60)
     except (TypeError, ValueError):
-        raise ParameterError("profile.seed-range", seed=seed) from None
+        raise ParameterError("number.whole-range", name="seed", least=0, value=seed) from None
     counts = np.maximum(1, np.rint(draws)).astype(int).tolist()
     return profile_from_counts(counts, name="cellular" if seed == 0 else f"cellular-{seed}", region="station")
 

@@ -133,7 +133,7 @@ def _fit_row(row: list[str], line: int, text: SheetText, header: _Header) -> lis
     advice = f"Give one cell to each column, and quote a name that holds a {text.separator_word}"
     if len(row) == width + 1 and row[0].isdigit():
         advice += "; in R, write the table with row.names = FALSE"
-    raise FederationError("sheet.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
+    raise FederationError("table.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
 
 
 def _settle_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:

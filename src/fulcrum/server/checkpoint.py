@@ -159,7 +159,7 @@ def _open_arrays(file: Path) -> Iterator[Any]:
     except (ExchangeError, StorageError):
         raise
     except OSError as error:
-        raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
+        raise StorageError("file.unreadable", file=file, reason=error.strerror or str(error)) from None
     except Exception as error:  # zipfile, NumPy and msgspec raise many kinds for damaged bytes
         raise StorageError("checkpoint.malformed", file=file, reason=in_one_line(error)) from None
 

@@ -41,8 +41,8 @@ class Evaluation:
     A failure, in the user's function or on disk, becomes a note and never ends the training.
     """
 
-    def __init__(self, site: Site, learner: TrainingModule) -> None:
-        self.site, self._learner = site, learner
+    def __init__(self, site: Site, training_module: TrainingModule) -> None:
+        self.site, self._training_module = site, training_module
         self._trouble: dict[str, list[int]] = {}
         self.metrics: dict[int, dict[str, float]] = {}
         try:
@@ -53,7 +53,7 @@ class Evaluation:
     @property
     def notes(self) -> list[str]:
         """Sentences on the model, and on every metric that was left out, with the reason and the rounds."""
-        remarks = self._learner.form(self.site.settings.options).remarks()
+        remarks = self._training_module.form(self.site.settings.options).remarks()
         return remarks + [f"{_rounds(rounds)}{problem}." for problem, rounds in self._trouble.items()]
 
     def measure(self, model: Mapping[str, FloatArray], round_number: int) -> None:
@@ -68,7 +68,7 @@ class Evaluation:
             seed=site.settings.seed,
             options=site.settings.options,
         )
-        metrics, left_out = self._learner.metrics_of(model, assignment)
+        metrics, left_out = self._training_module.metrics_of(model, assignment)
         for problem in left_out:
             self._note(problem, round_number)
         if not metrics:
@@ -105,7 +105,7 @@ def read_metrics(folder: Path, plan: VerifiedPlan) -> dict[int, dict[str, float]
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise StorageError("server.file-unreadable", file=file, reason=error.strerror or str(error)) from None
+        raise StorageError("file.unreadable", file=file, reason=error.strerror or str(error)) from None
     except msgspec.MsgspecError as error:
         raise StorageError("metrics.malformed", file=file, reason=in_one_line(error)) from None
     if content.format != FORMAT or content.plan_digest != plan.digest:

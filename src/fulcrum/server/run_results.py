@@ -192,8 +192,8 @@ def read_results(folder: str | Path, plan: Plan) -> Results:
         raise DataError(
             "run.other-plan",
             file=where / "run.json",
-            digest=run.plan_digest[:4],
-            expected=plan.digest[:4],
+            digest=run.plan_digest,
+            expected=plan.digest,
             folder=folder,
         )
     if comparison is not None and not _same_target(comparison, plan):
@@ -247,6 +247,6 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DataError("server.file-unreadable", file=path, reason=error.strerror) from None
+        raise DataError("file.unreadable", file=path, reason=error.strerror) from None
     except msgspec.MsgspecError as error:
         raise DataError("run.file-malformed", file=path, reason=str(error)) from None

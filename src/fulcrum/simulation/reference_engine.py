@@ -166,5 +166,6 @@ def _update(model: Model, start: FloatArray, task: Task, picks: IntArray, silo: 
         error.add_note(f"raised by the model at silo {silo!r} in round {round_number}")
         raise
     if not np.isfinite(update).all():
-        raise DivergedUpdateError("model.update-diverged", silo=silo, round=round_number)
+        advice = "Lower the learning rate of the model"
+        raise DivergedUpdateError("training.update-diverged", silo=silo, round=round_number, advice=advice)
     return update

@@ -51,7 +51,7 @@ def mask_probes(
         on_masks: Called with the number of masks made, and the total number.
     """
     silo, other = plan.federation.silo_name(0), "another silo"
-    session = Session(plan_digest=plan.digest, group="audit", round_number=1, attempt=1, basis="audit")
+    session = Session(plan_digest=plan.digest, group="audit", round_number=1, attempt=1, input_digest="audit")
     transcript = hashlib.sha256(b"audit").digest()
     making: dict[str, Callable[[int], bytes]] = {
         KEYS: lambda _: silos_masks.new_private_key(),

@@ -91,8 +91,10 @@ def _masked_sums(
     keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
     keyed = verified_plan(replace(plan, keys=keys))
     options = {"parameters": parameters, "directions": seed}
-    learner, model = TrainingModule(start=start, train=train), start(options)
-    silos = {silo: MaskedSilo(_site(keyed, silo, folder, seed, options), learner) for silo, folder in folders.items()}
+    training_module, model = TrainingModule(start=start, train=train), start(options)
+    silos = {
+        silo: MaskedSilo(_site(keyed, silo, folder, seed, options), training_module) for silo, folder in folders.items()
+    }
     group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
     sums = []
     for number in range(1, rounds + 1):

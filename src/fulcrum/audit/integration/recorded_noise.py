@@ -68,10 +68,10 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
         run_file = json_of(regular_file(folder / "run.json").read_bytes(), _RunFile)
         if run_file.plan_digest != plan.digest:
             raise DataError(
-                "audit.run-of-another-plan",
+                "run.other-plan",
                 file=folder / "run.json",
-                run_digest=run_file.plan_digest,
-                plan_digest=plan.digest,
+                digest=run_file.plan_digest,
+                expected=plan.digest,
                 folder=folder,
             )
         sums = _regional_sums(folder, (len(run_file.seeds), plan.rounds, len(plan.federation.innermost.nodes)))

@@ -91,14 +91,14 @@ class Group:
         """The NumPy type in which masked integers are stored and sent."""
         return f"<u{self.bits // 8}"
 
-    def session(self, round_number: int, basis: str, attempt: int = 1) -> Session:
+    def session(self, round_number: int, input_digest: str, attempt: int = 1) -> Session:
         """Returns the session of a round, or raises `ExchangeError` for a round outside of the plan."""
         session = Session(
             plan_digest=self.plan_digest,
             group=self.name,
             round_number=round_number,
             attempt=attempt,
-            basis=basis,
+            input_digest=input_digest,
         )
         self.check_session(session)
         return session
@@ -108,7 +108,7 @@ class Group:
         if (session.plan_digest, session.group) != (self.plan_digest, self.name):
             raise ExchangeError("mask.request-foreign", group=self.name)
         # Without a model in the session, two attempts of a round could train on different models.
-        if not 1 <= session.round_number <= self.rounds or session.attempt < 1 or not session.basis:
+        if not 1 <= session.round_number <= self.rounds or session.attempt < 1 or not session.input_digest:
             raise ExchangeError(
                 "mask.session-range", rounds=self.rounds, round_number=session.round_number, attempt=session.attempt
             )

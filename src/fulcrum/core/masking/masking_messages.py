@@ -1,6 +1,6 @@
 """The messages of a masked round: requests of the server, and signed answers of a silo.
 
->>> session = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, basis="model-0")
+>>> session = Session(plan_digest="3f2a", group="north", round_number=1, attempt=1, input_digest="model-0")
 >>> session.info("self mask", "lille") == session.info("pair mask", "lille")
 False
 >>> request = Survivors(session=session, members=("lille", "metz"))
@@ -46,15 +46,15 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         group: The name of the region, or "federation".
         round_number: From 1.
         attempt: From 1; the server begins a new attempt of the same round with a higher number.
-        basis: The digest of the training request: the global model and the settings sent with the model; see
-            `basis_of`.
+        input_digest: The digest of the training request: the global model and the settings sent with the model; see
+            `input_digest_of`.
     """
 
     plan_digest: str
     group: str
     round_number: int
     attempt: int
-    basis: str
+    input_digest: str = msgspec.field(name="basis")
 
     def info(self, purpose: str, *whom: Any) -> bytes:
         """Returns the bytes for which a key is derived or a signature is made: format, purpose, session and parties.

@@ -157,7 +157,7 @@ class MemberReplies(ClosedAtTheEnd):
         """Starts an attempt at a round, returns the stored state; refuses a used attempt number or a changed model."""
         session = request.session
         if (last := self._record.last_attempt(session)) is not None:
-            if session.basis != last[1]:
+            if session.input_digest != last[1]:
                 raise ExchangeError("mask.model-changed", round_number=session.round_number)
             # A repeated number would draw new keys for a session in which the silo has already answered.
             if session.attempt <= last[0]:

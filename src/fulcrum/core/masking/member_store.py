@@ -39,7 +39,7 @@ class MemberStore(DatabaseFile):
     wanted = "the silo's record of masked rounds"
     advice = "Ask for a new plan"
     older = "Finish its plan with the version that wrote it, or ask for a new plan and begin a new record"
-    lost = "what this silo has unmasked"
+    lost = "the record of the rounds that this silo has unmasked"
     erases = True
 
     @classmethod
@@ -98,7 +98,8 @@ class MemberStore(DatabaseFile):
 
     def _store(self, state: State, *before: Statement, unmasked: bool) -> None:
         session = state.session
-        round_, attempt = (session.plan_digest, session.round_number), (session.attempt, session.basis, int(unmasked))
+        round_ = (session.plan_digest, session.round_number)
+        attempt = (session.attempt, session.input_digest, int(unmasked))
         # A single row for a round: the secrets of an earlier state or attempt are overwritten.
         row = (*round_, *attempt, msgspec.msgpack.encode(state))
         self.write(

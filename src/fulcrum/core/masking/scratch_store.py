@@ -26,7 +26,7 @@ class _Round(msgspec.Struct, frozen=True, kw_only=True):
     """The record of a round."""
 
     attempt: int
-    basis: str
+    input_digest: str = msgspec.field(name="basis")
     unmasked: bool
     state: State | None
 
@@ -65,7 +65,7 @@ class ScratchStore:
     def last_attempt(self, session: Session) -> tuple[int, str] | None:
         """Returns the last attempt of a round and the digest of its model; None for a new round."""
         entry = self._round(session)
-        return None if entry is None else (entry.attempt, entry.basis)
+        return None if entry is None else (entry.attempt, entry.input_digest)
 
     def unmasked_rounds(self, session: Session) -> set[int]:
         """Returns the rounds of a plan that are unmasked."""
@@ -107,7 +107,7 @@ class ScratchStore:
 
     def _write(self, rounds: _Rounds, state: State, *, unmasked: bool) -> None:
         session = state.session
-        entry = _Round(attempt=session.attempt, basis=session.basis, unmasked=unmasked, state=state)
+        entry = _Round(attempt=session.attempt, input_digest=session.input_digest, unmasked=unmasked, state=state)
         rounds.setdefault(session.plan_digest, {})[session.round_number] = entry
         held = msgspec.msgpack.encode(rounds)
         data = b"".join((hashlib.sha256(held).digest(), len(held).to_bytes(_LENGTH, "little"), held))

@@ -69,8 +69,9 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
         Raises:
             ExchangeError: The payload is shorter or longer than the layout.
         """
-        if len(payload) != 8 * self.parameters:
-            raise ExchangeError("message.payload-length", noun=whose, parameters=self.parameters, bytes=len(payload))
+        expected = 8 * self.parameters
+        if len(payload) != expected:
+            raise ExchangeError("message.payload-length", noun=whose, bytes=len(payload), expected=expected)
         return np.frombuffer(payload, dtype=dtype_of(step))
 
 

@@ -1,4 +1,4 @@
-"""The global model as bytes, from the server to the silos; and the model's digest, the basis of a silo's release.
+"""The global model as bytes, from the server to the silos; and the model's digest, the input of a silo's release.
 
 >>> import numpy as np
 >>> packed = pack_model({"head": np.zeros((2, 3))})
@@ -43,7 +43,7 @@ def model_layout(data: Any) -> Layout:
 def model_digest(model: Model) -> str:
     """Returns the SHA-256 of a model's names, shapes and values in double precision, in the model's order.
 
-    The digest is the basis of a silo's release: a ledger allows one release a round, on one model. A server that sent
+    A silo's release is bound to the digest: a ledger allows one release a round, on one model. A server that sent
     two models in a round, to get two releases with separate noise, is refused the second release.
     """
     arrays = floats_by_name(model, what="model", error=ExchangeError)
@@ -55,10 +55,10 @@ def model_digest(model: Model) -> str:
     return sha.hexdigest()
 
 
-def basis_of(model: Model, *config_digests: str) -> str:
+def input_digest_of(model: Model, *config_digests: str) -> str:
     """Returns the digest of all inputs from the server to a silo's training: the model and the configuration.
 
-    Without configuration the basis is the digest of the model.
+    Without configuration the result is the digest of the model.
 
     Args:
         model: The global model.

@@ -25,7 +25,7 @@ def private_key(path: str | Path, kind: str = "signing", error: type[FulcrumErro
     try:
         private = signing_suite().serialization.load_pem_private_key(Path(path).read_bytes(), password=None)
     except OSError as failure:
-        raise error("key.file-unreadable", file=path, reason=failure.strerror) from None
+        raise error("file.unreadable", file=path, reason=failure.strerror) from None
     except (ValueError, TypeError):
         private = None
     if not isinstance(private, wanted):

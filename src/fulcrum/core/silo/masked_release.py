@@ -24,7 +24,7 @@ from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.core.messages.membership import group_name_of
-from fulcrum.core.messages.model_message import basis_of
+from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key
 from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
@@ -54,7 +54,7 @@ class MaskedSilo(ReleasingSilo):
 
     Args:
         site: The silo's own folder, with ledger and record of masked rounds.
-        learner: The object that trains in this process, for an engine that calls the user's code. By default the
+        training: The object that trains in this process, for an engine that calls the user's code. By default the
             site's training module trains in a separate process.
 
     Raises:
@@ -63,9 +63,9 @@ class MaskedSilo(ReleasingSilo):
 
     _masks = True
 
-    def __init__(self, site: Site, learner: Training | None = None) -> None:
-        super().__init__(site, worker_of(site.settings) if learner is None else InProcessTraining(learner))
-        if learner is None:
+    def __init__(self, site: Site, training: Training | None = None) -> None:
+        super().__init__(site, worker_of(site.settings) if training is None else InProcessTraining(training))
+        if training is None:
             check_installed(site.settings.train)
         plan, silo = site.plan, site.settings.name
         check_one_tier(plan)
@@ -103,24 +103,24 @@ class MaskedSilo(ReleasingSilo):
             return masking.answer(request)
 
     def masked_update(
-        self, request: bytes, model: Mapping[str, FloatArray], *, beside: str = "", settings: str = ""
+        self, request: bytes, model: Mapping[str, FloatArray], *, config_digest: str = "", settings: str = ""
     ) -> bytes:
         """Trains on a model and returns the masked release; a second call masks the same release again.
 
-        A refusal depends on request, model, `beside`, plan, policy, ledger and record of masked rounds, and never on
-        the silo's data.
+        A refusal depends on request, model, `config_digest`, plan, policy, ledger and record of masked rounds, and
+        never on the silo's data.
 
         Args:
             request: The bytes of the request.
             model: The model that came with the request.
-            beside: The digest of everything else that came with the request and that training receives.
+            config_digest: The digest of everything else that came with the request and that training receives.
             settings: The digest of further settings, as in `answer`.
         """
         with self._masking(settings) as masking:
             session = masking.check_inbox(request)
-        if basis_of(model, beside) != session.basis:
+        if input_digest_of(model, config_digest) != session.input_digest:
             raise ExchangeError("mask.model-differs", round_number=session.round_number)
-        release = self._release(model, session.round_number, basis_of(model, beside, settings))
+        release = self._release(model, session.round_number, input_digest_of(model, config_digest, settings))
         with self._masking(settings) as masking:
             return masking.masked_input(request, whole_numbers(release, self._group))
 

@@ -178,6 +178,6 @@ def read_policy(path: str | Path) -> Policy:
     try:
         return msgspec.convert(toml_of(Path(path).read_bytes()), Policy)
     except OSError as error:
-        raise PolicyError("policy.file-unreadable", file=path, reason=error.strerror) from None
+        raise PolicyError("file.unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise PolicyError("policy.file-malformed", file=path, reason=error) from None

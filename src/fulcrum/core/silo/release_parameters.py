@@ -77,7 +77,7 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
     if policy is not None:
         policy.check(plan, silo)
     if plan.lattice_steps is None or plan.parameters is None:
-        raise ReleaseError("release.lattice-missing")
+        raise ReleaseError("plan.lattice-missing")
     region = int(plan.federation.innermost.parent_of[index])
     multiplier, weight = float(plan.noise_multiplier[index]), float(plan.federation.weights[index])
     step = float(plan.lattice_steps[region])

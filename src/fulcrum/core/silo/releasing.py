@@ -112,7 +112,7 @@ def release(
     ledger: Ledger | None = None,
     noise: SeededNoise | SecureNoise | None = None,
     policy: Policy | None = None,
-    basis: str = "",
+    input_digest: str = "",
     masked: bool = False,
 ) -> Release:
     """Returns the silo's release for one round.
@@ -127,8 +127,8 @@ def release(
     - the noise is at least as wide as the plan says, and drawn for this release alone;
     - no release without a plan that verifies and a policy that allows the plan. Clip, noise and cost come from the
       verified plan, and a plan that was changed in memory is refused (`fulcrum.core.silo.release_parameters`);
-    - bytes and cost are on disk before the return. A second call on the same basis returns the same bytes, free;
-    - refused: a round past the plan's rounds, a cost past the allowance, and a second basis for a released round;
+    - bytes and cost are on disk before the return. A second call for the same inputs returns the same bytes, free;
+    - refused: a round past the plan's rounds, a cost past the allowance, and other inputs for a released round;
     - all steps are atomic for other threads with the same ledger, under any plans;
     - a refusal depends on types, names, dtypes and shapes of the update or of the rows, and never on a value;
     - a plan for persons refuses an update, since an update mixes persons before the clip, and a plan for silos refuses
@@ -158,7 +158,7 @@ def release(
         noise: `SeededNoise` in research; in deployment `SecureNoise`, the default.
         policy: The silo's policy; refused in research. Limits and keys are checked before the first release under a
             plan, the number of all releases before every release.
-        basis: The input of the update, such as the digest of the global model.
+        input_digest: The digest of all inputs of the update from the server, such as the global model.
         masked: True if the release leaves the silo masked, as `MaskedSilo` sends releases. A plan for masked sums
             requires True, and any other plan requires False.
     """
@@ -187,7 +187,7 @@ def release(
         layout, signal = flatten_arrays(_present(update))
     else:
         layout = _layout_of_rows(plan, model)
-    if cached_release := _cached_release(parameters, layout, round_number, ledger, policy, basis):
+    if cached_release := _cached_release(parameters, layout, round_number, ledger, policy, input_digest):
         return cached_release
     if gradients is not None:
         signal = _sum_of(gradients, layout, plan, silo, round_number)
@@ -197,10 +197,10 @@ def release(
     with ledger.holding():
         # A second check: another thread may have released this round while this thread drew its noise. An observer of
         # two releases of an update could average their noise away.
-        if cached_release := _cached_release(parameters, layout, round_number, ledger, policy, basis):
+        if cached_release := _cached_release(parameters, layout, round_number, ledger, policy, input_digest):
             return cached_release
-        entry_basis = _entry_basis(layout, basis)
-        ledger.record(parameters.allowance, round_number=round_number, basis=entry_basis, payload=payload, cost=cost)
+        digest = _entry_digest(layout, input_digest)
+        ledger.record(parameters.allowance, round_number=round_number, input_digest=digest, payload=payload, cost=cost)
     return new_release
 
 
@@ -223,7 +223,7 @@ def prepared_release(
     *,
     ledger: Ledger,
     policy: Policy | None = None,
-    basis: str = "",
+    input_digest: str = "",
 ) -> Release | None:
     """Returns the round's release if the ledger holds the release, or None if a new release is allowed.
 
@@ -236,7 +236,7 @@ def prepared_release(
         round_number: The round, from 1.
         ledger: The silo's ledger.
         policy: The silo's policy.
-        basis: The input of the update, as in `release`.
+        input_digest: The digest of the inputs of the update, as in `release`.
 
     Raises:
         FulcrumError: `release` would refuse every update for this round.
@@ -245,7 +245,7 @@ def prepared_release(
     ledger = _own_ledger(ledger, silo)
     layout = layout_of(floats_by_name(model, what="model"))
     parameters = release_parameters_of(plan, silo, policy=policy)
-    return _cached_release(parameters, layout, round_number, ledger, policy, basis)
+    return _cached_release(parameters, layout, round_number, ledger, policy, input_digest)
 
 
 def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
@@ -253,39 +253,39 @@ def _own_ledger(ledger: Ledger | None, silo: str) -> Ledger:
     if not isinstance(ledger, Ledger):
         raise ReleaseError("release.ledger-missing")
     if ledger.silo != silo:
-        raise ReleaseError("release.ledger-of-other-silo", ledger_silo=ledger.silo, silo=silo)
+        raise ReleaseError("ledger.other-silo", file=ledger.path, owner=ledger.silo, silo=silo)
     return ledger
 
 
 def _cached_release(
-    parameters: ReleaseParameters, layout: Layout, round_number: int, ledger: Ledger, policy: Policy | None, basis: str
+    parameters: ReleaseParameters, layout: Layout, round_number: int, ledger: Ledger, policy: Policy | None, digest: str
 ) -> Release | None:
     """Returns the round's release from the ledger, or None if a new release is allowed; raises if not."""
     allowance = parameters.allowance
     with ledger.holding():
         _check_layout(parameters, layout, ledger)
-        payload = ledger.stored_payload(allowance, round_number, _entry_basis(layout, basis))
+        payload = ledger.stored_payload(allowance, round_number, _entry_digest(layout, digest))
         if payload is not None:
             return Release.from_bytes(payload)
         if policy is not None:
             policy.check_releases(parameters.silo, parameters.rounds, ledger.releases_besides(parameters.plan_digest))
         ledger.enter_plan(allowance)
-        reason = ledger.would_exceed(allowance, parameters.cost, round_number)
-    if reason is not None:
-        raise RefusedReleaseError("release.refused-by-ledger", reason=reason)
+        refusal = ledger.would_exceed(allowance, parameters.cost, round_number)
+    if refusal is not None:
+        raise RefusedReleaseError.at("", refusal)
     return None
 
 
-def _entry_basis(layout: Layout, basis: str) -> str:
-    """Returns the basis of a ledger entry: the digest of the layout, and the input of the update."""
-    return f"{layout.digest} {basis}"
+def _entry_digest(layout: Layout, input_digest: str) -> str:
+    """Returns the input digest of a ledger entry: the digest of the layout, and the digest of the update's inputs."""
+    return f"{layout.digest} {input_digest}"
 
 
 def _check_layout(parameters: ReleaseParameters, layout: Layout, ledger: Ledger) -> None:
     if layout.parameters != parameters.parameters:
         raise ReleaseError("release.parameters-differ", parameters=layout.parameters, expected=parameters.parameters)
     for entry in ledger.entries():
-        if entry.plan_digest == parameters.plan_digest and entry.basis.split(" ")[0] != layout.digest:
+        if entry.plan_digest == parameters.plan_digest and entry.input_digest.split(" ")[0] != layout.digest:
             raise ReleaseError("release.layout-differs", round_number=entry.round_number)
 
 

@@ -46,8 +46,8 @@ class ReleasingSilo:
         self._site = site
         self._training = training
 
-    def _release(self, arrays: Mapping[str, FloatArray], round_number: int, basis: str) -> Release:
-        """Returns the release of a round on a model; a second call on the same basis returns the same release."""
+    def _release(self, arrays: Mapping[str, FloatArray], round_number: int, digest: str) -> Release:
+        """Returns the release of a round on a model; a second call for the same inputs returns the same release."""
         site = self._site
         assignment = Assignment(
             silo=site.settings.name,
@@ -58,7 +58,7 @@ class ReleasingSilo:
         )
         if site.settings.purpose == "research":
             return self._research_release(arrays, assignment)
-        return self._deployed_release(arrays, assignment, basis)
+        return self._deployed_release(arrays, assignment, digest)
 
     def _research_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment) -> Release:
         if self._site.policy is not None:
@@ -79,7 +79,7 @@ class ReleasingSilo:
         with contextlib.closing(self._training.rows(arrays, assignment)) as rows:
             return _sum_of(rows, arrays, assignment)
 
-    def _deployed_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment, basis: str) -> Release:
+    def _deployed_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment, digest: str) -> Release:
         """Returns the round's release: from the ledger if the ledger has the release, else a new release.
 
         The ledger is closed during training, which may run for long and may close files of this process.
@@ -87,10 +87,10 @@ class ReleasingSilo:
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         with self._ledger() as ledger:
             policy = self._site.policy  # read after the wait for the ledger: the policy may change meanwhile
-            cached_release = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, basis=basis)
+            cached = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, input_digest=digest)
             left = plan.rounds - sum(entry.plan_digest == plan.digest for entry in ledger.entries())
-        if cached_release is not None:
-            return cached_release
+        if cached is not None:
+            return cached
         signal = self._hidden_signal(arrays, assignment, left)
         with self._ledger() as ledger:
             policy = self._site.policy  # read again: training may run for long
@@ -102,7 +102,7 @@ class ReleasingSilo:
                 number,
                 ledger=ledger,
                 policy=policy,
-                basis=basis,
+                input_digest=digest,
                 masked=self._masks,
             )
 

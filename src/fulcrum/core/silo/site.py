@@ -163,11 +163,11 @@ def read_site(folder: str | Path, role: Role | None = None) -> Site:
     try:
         settings = msgspec.convert(toml_of(path.read_bytes()), SiteSettings)
     except OSError as error:
-        raise DataError("site.file-unreadable", file=path, reason=error.strerror) from None
+        raise DataError("file.unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise DataError("site.file-malformed", file=path, reason=error) from None
     if settings.format not in (FORMAT, _BEFORE):
-        raise DataError("site.format-unknown", file=path, format=settings.format, expected=FORMAT)
+        raise DataError("file.format-unknown", file=path, format=settings.format, expected=FORMAT)
     if settings.format == _BEFORE and (settings.purpose != "deployment" or settings.policy):
         raise DataError("site.format-earlier", file=path, format=_BEFORE, expected=FORMAT)
     if "\0" in settings.name + settings.state:

@@ -109,7 +109,7 @@ def read_mark(folder: Path) -> Mark:
     except FileNotFoundError:
         return Mark(format=FORMAT, records={})
     except OSError as error:
-        raise StorageError("mark.file-unreadable", file=path, reason=error.strerror) from None
+        raise StorageError("file.unreadable", file=path, reason=error.strerror) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise StorageError("mark.file-damaged", file=path, reason=error) from None
     if mark.format != FORMAT:

@@ -319,7 +319,7 @@ def _convert_entries(file: Path, ledger: _Former, charges: Charges) -> tuple[lis
         before, later = allowances[entry.plan_digest].assumptions, allowances[plan].assumptions
         return entry.cost.charge_to(observers, before, later)
 
-    for sequence, plan, number, basis, digest, above, inside, _, _, former in ledger.entries:
+    for sequence, plan, number, input_digest, digest, above, inside, _, _, former in ledger.entries:
         cost = costs[plan]
         if tuple(cost.shifts.values())[:2] != (inside, above):
             raise StorageError("conversion.cost-differs", plan=plan, file=file, cost=cost)
@@ -328,7 +328,7 @@ def _convert_entries(file: Path, ledger: _Former, charges: Charges) -> tuple[lis
             sequence=sequence,
             plan_digest=plan,
             round_number=number,
-            basis=basis,
+            input_digest=input_digest,
             payload_digest=digest,
             cost=cost,
             spent=Cost.total([*(charge(entry, plan, observers) for entry in entries), cost], observers),

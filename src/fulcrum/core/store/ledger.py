@@ -6,8 +6,8 @@
 >>> allowed = Allowance(plan_digest="3f2a", rounds=10, shifts={"silo": 0.6, "region": 0.06})
 >>> with Ledger.open(f"{folder.name}/lyon.ledger", silo="lyon") as ledger:
 ...     ledger.enter_plan(allowed)
-...     sent = ledger.record(allowed, round_number=1, basis="model-0", payload=b"update", cost=cost)
-...     again = ledger.record(allowed, round_number=1, basis="model-0", payload=b"fresh noise", cost=cost)
+...     sent = ledger.record(allowed, round_number=1, input_digest="model-0", payload=b"update", cost=cost)
+...     again = ledger.record(allowed, round_number=1, input_digest="model-0", payload=b"fresh noise", cost=cost)
 >>> sent.fresh, again.fresh, again.payload, ledger.total_cost.shifts["region"]
 (True, False, b'update', 0.006)
 >>> folder.cleanup()
@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 from fulcrum.checks import Check
@@ -69,8 +70,8 @@ class Ledger(ClosedAtTheEnd):
       journal of another file or time: either would forget sent releases;
     - a ledger with other tables than Fulcrum's does not open, so that no code in the file runs;
     - a file or journal that was deleted, moved or replaced while open takes no release that may be sent;
-    - a round of a plan has a single content for ever: on the same basis the release comes back bit for bit, free of
-      charge; on another basis the release is refused. Two contents would let an observer average the noise away;
+    - a round of a plan has a single content for ever: for the same inputs the release comes back bit for bit, free
+      of charge; for other inputs the release is refused. Two contents would let an observer average the noise away;
     - a release is charged to the plan of the caller's allowance, even if another thread enters another plan meanwhile;
     - the recorded cost is at least the cost of all sent releases, for every observer: a release that was recorded and
       not sent counts, and an observer without a name in an earlier plan is charged as the next observer inside;
@@ -127,6 +128,11 @@ class Ledger(ClosedAtTheEnd):
     def close(self) -> None:
         """Closes and unlocks the ledger; a second call does nothing."""
         self._file.close()
+
+    @property
+    def path(self) -> Path:
+        """The file of the ledger."""
+        return self._path
 
     @property
     def silo(self) -> str:
@@ -227,24 +233,25 @@ class Ledger(ClosedAtTheEnd):
             self._file.in_doubt = False
 
     def would_exceed(
-        self, allowance: Allowance, cost: Cost, round_number: int, *, basis: str | None = None
-    ) -> str | None:
-        """Returns the reason that a release would be refused, before any work; None for an allowed release.
+        self, allowance: Allowance, cost: Cost, round_number: int, *, input_digest: str | None = None
+    ) -> LedgerError | None:
+        """Returns the error by which a release would be refused, before any work; None for an allowed release.
 
         Args:
             allowance: The allowance of the plan, as entered.
             cost: The cost of the release.
             round_number: The round, from 1.
-            basis: The basis of the release; a second release on the basis of the first is a resend, never refused.
+            input_digest: The digest of the inputs, as in `record`; a second release for the inputs of the first is a
+                resend, never refused.
         """
         round_number = whole("round", round_number)
         with self._lock:
             try:
                 self._check_works()
-                if self._resend_of(allowance, round_number, basis) is None:
+                if self._resend_of(allowance, round_number, input_digest) is None:
                     self._check_release(allowance, cost, round_number)
             except LedgerError as error:
-                return str(error)
+                return error
             return None
 
     def _check_release(self, allowance: Allowance, cost: Cost, round_number: int) -> None:
@@ -253,7 +260,7 @@ class Ledger(ClosedAtTheEnd):
         if not self._is_entered(allowance):
             raise RefusedReleaseError("ledger.plan-not-entered", silo=self._silo, plan=digest)
         if (entry := self._of_round.get((digest, round_number))) is not None:
-            raise RefusedReleaseError("ledger.round-released", round_number=round_number, basis=entry.basis)
+            raise RefusedReleaseError("ledger.round-released", round_number=round_number, digest=entry.input_digest)
         if round_number > rounds:
             raise RefusedReleaseError("ledger.round-past-plan", round_number=round_number, rounds=rounds, plan=digest)
         if tuple(cost.shifts) != allowance.observers:
@@ -263,27 +270,29 @@ class Ledger(ClosedAtTheEnd):
         if excess := _excess(allowance, self._spent_with(allowance, cost)):
             raise excess
 
-    def stored_payload(self, allowance: Allowance, round_number: int, basis: str) -> bytes | None:
-        """Returns the payload that was released in a round of a plan on this basis, to resend; None without a release.
+    def stored_payload(self, allowance: Allowance, round_number: int, input_digest: str) -> bytes | None:
+        """Returns the payload that was released in a round of a plan for these inputs, to resend, or None.
 
         The payload is compared with the digest of the entry: a damaged payload raises `LedgerError`, and is never
         resent.
         """
         with self._lock:
             self._check_works()
-            entry = self._resend_of(allowance, round_number, basis)
+            entry = self._resend_of(allowance, round_number, input_digest)
             return None if entry is None else self.payload_of(entry)
 
-    def record(self, allowance: Allowance, *, round_number: int, basis: str, payload: bytes, cost: Cost) -> Recorded:
+    def record(
+        self, allowance: Allowance, *, round_number: int, input_digest: str, payload: bytes, cost: Cost
+    ) -> Recorded:
         """Charges a release and stores the payload; at the return the payload is on disk and may be sent.
 
         For other threads, check and entry are a single step. Send `payload` of the result, never the argument: for a
-        second call on the same basis the result has the payload of the first call.
+        second call for the same inputs the result has the payload of the first call.
 
         Args:
             allowance: The allowance of the plan, as entered.
             round_number: The round of the plan, from 1.
-            basis: The digest of the inputs from the server, such as the global model.
+            input_digest: The digest of the inputs from the server, such as the global model.
             payload: The bytes to send, with noise.
             cost: The cost of the release.
 
@@ -292,13 +301,13 @@ class Ledger(ClosedAtTheEnd):
             LedgerError: The write failed. Nothing may be sent; open the ledger again and ask `stored_payload`.
         """
         round_number = whole("round", round_number)
-        text("basis", basis)
+        text("input digest", input_digest)
         if not isinstance(payload, bytes) or len(payload) > MOST_BYTES:
             length = f"{len(payload):,}" if isinstance(payload, bytes) else type(payload).__name__
             raise LedgerError("ledger.payload-range", most=MOST_BYTES, payload=length)
         with self._lock:
             self._check_works()
-            if resend := self._resend_of(allowance, round_number, basis):
+            if resend := self._resend_of(allowance, round_number, input_digest):
                 return Recorded(sequence=resend.sequence, payload=self.payload_of(resend), fresh=False)
             try:
                 self._check_release(allowance, cost, round_number)
@@ -310,7 +319,7 @@ class Ledger(ClosedAtTheEnd):
                 sequence=sequence,
                 plan_digest=allowance.plan_digest,
                 round_number=round_number,
-                basis=basis,
+                input_digest=input_digest,
                 payload_digest=digest,
                 cost=cost,
                 spent=self._spent_with(allowance, cost),
@@ -349,10 +358,10 @@ class Ledger(ClosedAtTheEnd):
         entered = self._plans.get(allowance.plan_digest)  # equality of mappings ignores the order of observers
         return entered is not None and entered == allowance and entered.observers == allowance.observers
 
-    def _resend_of(self, allowance: Allowance, round_number: int, basis: str | None) -> Entry | None:
-        """Returns the entry of a round that was released on this basis, under a plan entered with these numbers."""
+    def _resend_of(self, allowance: Allowance, round_number: int, digest: str | None) -> Entry | None:
+        """Returns the entry of a round that was released for these inputs, under a plan entered with these numbers."""
         entry = self._of_round.get((allowance.plan_digest, round_number))
-        return entry if entry is not None and entry.basis == basis and self._is_entered(allowance) else None
+        return entry if entry is not None and entry.input_digest == digest and self._is_entered(allowance) else None
 
     def payload_of(self, entry: Entry) -> bytes:
         """Returns the payload of a release, compared with the digest of the entry."""

@@ -237,7 +237,7 @@ class Entry:
         sequence: The number of the entry, from 1.
         plan_digest: The digest of the release's plan.
         round_number: The round of the plan.
-        basis: The digest of the inputs from the server, such as the global model.
+        input_digest: The digest of the inputs from the server, such as the global model.
         payload_digest: SHA-256 of the payload.
         cost: The cost of the release, by the observers of the plan.
         spent: The cost of all releases of the silo up to this entry, by the same observers.
@@ -248,7 +248,7 @@ class Entry:
     sequence: int
     plan_digest: str
     round_number: int
-    basis: str
+    input_digest: str
     payload_digest: str
     cost: Cost
     spent: Cost

@@ -193,7 +193,7 @@ def plan_row(allowance: Allowance) -> tuple[str, int, str, str | None]:
 
 def row_of(entry: Entry) -> _Row:
     """Returns the row of an entry in the file, in the order of the columns."""
-    release = (entry.sequence, entry.plan_digest, entry.round_number, entry.basis, entry.payload_digest)
+    release = (entry.sequence, entry.plan_digest, entry.round_number, entry.input_digest, entry.payload_digest)
     return (*release, entry.cost.to_text(), entry.spent.to_text(), entry.former_hash, entry.chain_hash)
 
 
@@ -202,7 +202,7 @@ def _entry_of(row: _Row) -> Entry:
         sequence=row[0],
         plan_digest=row[1],
         round_number=row[2],
-        basis=row[3],
+        input_digest=row[3],
         payload_digest=row[4],
         cost=Cost.from_text(row[5]),
         spent=Cost.from_text(row[6]),

@@ -151,7 +151,9 @@ class _Station:
         with self._lock:
             self._calling = lambda: training(_for_the_app(message, records))
             try:
-                return self._silo.masked_update(request, model, beside=records_digest(records), settings=settings)
+                return self._silo.masked_update(
+                    request, model, config_digest=records_digest(records), settings=settings
+                )
             finally:
                 self._calling = None
 

@@ -29,13 +29,13 @@ class RunRecorder:
 
     Args:
         site: The server's site.
-        learner: The training module, which has the server's `evaluate`.
+        training_module: The training module, which has the server's `evaluate`.
         on_round: Called with the result of every round that this server ran.
     """
 
-    def __init__(self, site: Site, learner: TrainingModule, on_round: Callable[[RoundResult], None]) -> None:
+    def __init__(self, site: Site, training_module: TrainingModule, on_round: Callable[[RoundResult], None]) -> None:
         self._site, self._on_round = site, on_round
-        self._evaluation = Evaluation(site, learner)
+        self._evaluation = Evaluation(site, training_module)
         self._history = list(history_of(site.state, site.plan))
         self._has_new_round = False
 

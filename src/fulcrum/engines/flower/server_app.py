@@ -33,9 +33,9 @@ def run_plan(grid: Grid, on_round: Callable[[RoundResult], None] = lambda _: Non
         on_round: Called with the result of every round and the server's metrics.
     """
     site = server_site()
-    learner = load_training_module(site.settings.train)
-    start = learner.starting_model(site.settings.options)
-    recorder = RunRecorder(site, learner, on_round)
+    training_module = load_training_module(site.settings.train)
+    start = training_module.starting_model(site.settings.options)
+    recorder = RunRecorder(site, training_module, on_round)
 
     def evaluate(round_number: int, record: ArrayRecord) -> MetricRecord | None:
         if round_number < 1:
@@ -44,5 +44,5 @@ def run_plan(grid: Grid, on_round: Callable[[RoundResult], None] = lambda _: Non
         metrics = recorder.measure(round_number, model)
         return MetricRecord(metrics) if metrics else None
 
-    strategy = FulcrumStrategy(site.folder, classes=learner.classes(start), on_round=recorder.record_round)
+    strategy = FulcrumStrategy(site.folder, classes=training_module.classes(start), on_round=recorder.record_round)
     strategy.start(grid=grid, initial_arrays=as_record(start), evaluate_fn=evaluate)

@@ -44,12 +44,12 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Opens the plan and the checkpoint, once."""
         if self._coordinator is None:
             site = site_of(fl_ctx, "server")
-            learner = load_training_module(site.settings.train)
-            start = learner.starting_model(site.settings.options)
+            training_module = load_training_module(site.settings.train)
+            start = training_module.starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
-            coordinator = Coordinator.open(site.state, site.plan, start, classes=learner.classes(start))
+            coordinator = Coordinator.open(site.state, site.plan, start, classes=training_module.classes(start))
             self.rounds_left = site.plan.rounds - coordinator.round_number + 1
-            self._coordinator, self._evaluation = coordinator, Evaluation(site, learner)
+            self._coordinator, self._evaluation = coordinator, Evaluation(site, training_module)
             self._report(coordinator, self._evaluation, fl_ctx)
         return self._coordinator
 

@@ -130,8 +130,8 @@ class LoopbackEnv(ExecEnv):  # type: ignore[misc]
         if not isinstance(job, PlanJob):
             raise EngineError("flare.job-foreign", job=type(job).__name__)
         deployment = job.deployment
-        learner = loaded_module(deployment.train)
-        check_fits(learner, deployment.plan, learner.starting_model(deployment.options))
+        training_module = loaded_module(deployment.train)
+        check_fits(training_module, deployment.plan, training_module.starting_model(deployment.options))
         kits = run_folder(self.folder) / "kits"
         FLARE.write_kits(replace(deployment, runs_here=True), kits)
 

@@ -39,7 +39,7 @@ def new_key(path: str | Path, kind: str = "signing") -> str:
     except FileExistsError:
         raise SignatureError("key.file-exists", file=path) from None
     except OSError as error:
-        raise SignatureError("key.file-unwritable", file=path, reason=error.strerror) from None
+        raise SignatureError("storage.not-writable", file=path, reason=error.strerror) from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)
         file.flush()
@@ -146,6 +146,6 @@ def _key_in(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise SignatureError("key.file-unreadable", file=file, reason=error.strerror) from None
+        raise SignatureError("file.unreadable", file=file, reason=error.strerror) from None
     except UnicodeDecodeError:
         raise SignatureError("key.file-invalid", file=file) from None

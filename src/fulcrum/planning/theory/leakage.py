@@ -133,7 +133,7 @@ def finest_resolution(records: float) -> int:
     28
     """
     if not 0 <= records < math.inf:
-        raise ParameterError("leakage.records-range", records=records)
+        raise ParameterError("federation.records-range", least=0, records=records)
     return max(1, math.isqrt(math.floor(4 * records)))
 
 
@@ -203,7 +203,7 @@ def informativeness_of(
         records: The records of the smallest silo.
     """
     if information is not None and information <= floor:
-        raise ParameterError("leakage.information-below-floor", information=information, floor=floor)
+        raise ParameterError("target.information-below-floor", information=information, floor=floor, whose="")
     return informativeness(
         mechanism=0.0 if information is None else information - floor,
         floor=floor,

@@ -263,7 +263,7 @@ def above_zero(name: str, value: float) -> float:
 def at_least_one(name: str, value: int) -> None:
     """Raises `ParameterError` unless a number is whole and at least 1."""
     if not (value >= 1 and value == math.floor(value)):
-        raise ParameterError("prior.value-not-whole", name=name, value=value)
+        raise ParameterError("number.whole-range", name=name, least=1, value=value)
 
 
 def like_input(array: Any) -> float | FloatArray:

@@ -116,7 +116,7 @@ def how_to_export(suffix: str) -> str:
 
 def not_utf8(data: bytes, file: str) -> FederationError:
     """Returns the error for bytes that are not UTF-8, with the first wrong line."""
-    return FederationError("federation.not-utf8", file=file, line=_bad_line(data)[0])
+    return FederationError("file.not-utf8", file=file, line=_bad_line(data)[0])
 
 
 def _encoding(data: bytes, file: str) -> tuple[str, list[str]]:

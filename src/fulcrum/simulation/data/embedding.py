@@ -204,7 +204,7 @@ def _image_files(root: Path) -> tuple[list[_ImageFile], list[str]]:
                 files += [_ImageFile(file, split) for file in images]
                 skipped += [f"{inner.relative_to(root)}: a folder inside a class" for inner in deeper]
     except OSError as error:
-        raise DataError("data.file-unreadable", file=error.filename or root, reason=error.strerror or error) from None
+        raise DataError("file.unreadable", file=error.filename or root, reason=error.strerror or error) from None
     return files, skipped
 
 
@@ -319,12 +319,12 @@ def _documents(path: Path) -> tuple[list[_Document], list[str]]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DataError("data.file-unreadable", file=path, reason=error.strerror or error) from None
+        raise DataError("file.unreadable", file=path, reason=error.strerror or error) from None
     try:
         content = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise DataError("text.line-encoding", file=path, line=line) from None
+        raise DataError("file.not-utf8", file=path, line=line) from None
     documents, skipped = [], []
     for line, document in readers[path.suffix](path, content):
         if not document.label:
@@ -360,7 +360,12 @@ def _csv_documents(path: Path, content: str) -> Iterator[tuple[int, _Document]]:
                 continue
             if len(row) != len(header):
                 raise DataError(
-                    "table.cells-number", file=path, line=rows.line_num, cells=len(row), columns=len(header)
+                    "table.cells-number",
+                    file=path,
+                    line=rows.line_num,
+                    cells=len(row),
+                    columns=len(header),
+                    advice="",
                 )
             cells = dict(zip(header, row, strict=True))
             names = {name: cells[name].strip() for name in ("label", "silo", "split") if name in cells}

@@ -75,7 +75,7 @@ class DataSource:
         try:
             table = csv_table(files[0], header=header)
         except OSError as error:
-            raise DataError("data.file-unreadable", file=files[0], reason=error.strerror or error) from None
+            raise DataError("file.unreadable", file=files[0], reason=error.strerror or error) from None
         if rows is not None and len(table.lines) != rows:
             raise DataError("source.count-differs", file=files[0], rows=len(table.lines), published=rows, **about)
         return table

@@ -47,7 +47,7 @@ def read_image_folder(root: Path) -> Images:
                     rows += [(file, group.name, silo.name, part.name) for file in files]
         _check_no_stray_image(root, {file for file, *_ in rows}, by_silo=by_silo)
     except OSError as error:
-        raise DataError("data.file-unreadable", file=error.filename or root, reason=error.strerror or error) from None
+        raise DataError("file.unreadable", file=error.filename or root, reason=error.strerror or error) from None
     if not rows:
         raise DataError("image.folder-empty", folder=root)
     pixels = decode_images([file.read_bytes() for file, *_ in rows], [str(file) for file, *_ in rows])

@@ -90,7 +90,7 @@ def partition_by_share(
         records: Mean records a silo.
     """
     if records is not None and not 1 <= records < np.inf:
-        raise ParameterError("partition.records-range", records=records)
+        raise ParameterError("federation.records-range", least=1, records=records)
     mean = task.records if records is None else records
     if mean is None and not federation.sizes_known:
         raise DataError("partition.sizes-secret", federation=federation.name)

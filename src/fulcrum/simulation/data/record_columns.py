@@ -131,7 +131,12 @@ def csv_table(path: Path, *, header: Sequence[str] = ()) -> CsvTable:
                     continue
                 if len(row) != len(names):
                     raise DataError(
-                        "table.cells-number", file=path, line=reader.line_num, cells=len(row), columns=len(names)
+                        "table.cells-number",
+                        file=path,
+                        line=reader.line_num,
+                        cells=len(row),
+                        columns=len(names),
+                        advice="",
                     )
                 rows.append(row)
                 lines.append(reader.line_num)

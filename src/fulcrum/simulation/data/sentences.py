@@ -80,7 +80,7 @@ def _text_network(model: str | Path | None) -> tuple[_Weights, Any]:
         try:
             content[name] = (folder / name).read_bytes()
         except OSError as error:
-            raise DataError("data.file-unreadable", file=folder / name, reason=error.strerror or error) from None
+            raise DataError("file.unreadable", file=folder / name, reason=error.strerror or error) from None
         digest_found = hashlib.sha256(content[name]).hexdigest()
         if digest_found != digest:
             raise DataError(

@@ -224,7 +224,7 @@ def load_task(
         else:
             raise DataError("data.suffix-unknown", file=path, suffix=kind)
     except OSError as error:
-        raise DataError("data.file-unreadable", file=error.filename or name, reason=error.strerror or error) from None
+        raise DataError("file.unreadable", file=error.filename or name, reason=error.strerror or error) from None
     except MemoryError:
         raise DataError("data.memory-exceeded", data=name) from None
     built_in = BUILT_IN.get(name)

@@ -51,7 +51,7 @@ class LocalTraining:
             raise ParameterError("training.learning-rate-range", learning_rate=self.learning_rate)
         for name, value in (("steps", self.steps), ("batch", self.batch)):
             if value < 1:
-                raise ParameterError("training.setting-range", setting=name, value=value)
+                raise ParameterError("number.whole-range", name=name, least=1, value=value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,7 +489,7 @@ def block_sums(
             "training.update-diverged",
             silo=variants.silo_name(silo),
             round=round_number,
-            learning_rate=training.learning_rate,
+            advice=f"Lower the learning rate (now {training.learning_rate:g})",
         )
     signal, noise = variants.factors(sizes, silos)
     flat *= signal[:, None, :]

@@ -91,7 +91,7 @@ class TorchDevice:
         torch = require_torch()
         check_known("draws", self.draws_kind, DRAWS)
         if self.chunk is not None and self.chunk < 1:
-            raise ParameterError("training.setting-range", setting="chunk", value=self.chunk)
+            raise ParameterError("number.whole-range", name="chunk", least=1, value=self.chunk)
         try:
             torch.zeros((), device=self.name).item()
         except (RuntimeError, AssertionError, ImportError) as error:
@@ -348,7 +348,7 @@ class TensorSilos:
                 "training.update-diverged",
                 silo=variants.silo_name(silo),
                 round=round_number,
-                learning_rate=self._training.learning_rate,
+                advice=f"Lower the learning rate (now {self._training.learning_rate:g})",
             )
         signal, noise = variants.factors(sizes, slice(first, last))
         factors = torch.as_tensor(signal).to(updates)

@@ -120,11 +120,11 @@ def read_answers(path: str | Path) -> Answers:
     try:
         answers = msgspec.convert(toml_of(Path(path).read_bytes()), Answers)
     except OSError as error:
-        raise DataError("answers.file-unreadable", file=path, reason=error.strerror) from None
+        raise DataError("file.unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise DataError("answers.file-wrong", file=path, reason=str(error)) from None
     if answers.format != FORMAT:
-        raise DataError("answers.format-unknown", file=path, format=answers.format, expected=FORMAT)
+        raise DataError("file.format-unknown", file=path, format=answers.format, expected=FORMAT)
     return answers
 
 

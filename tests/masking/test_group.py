@@ -9,7 +9,7 @@ import pytest
 from groups import Round, inputs_of, names, plan_of, refusal, region
 
 import fulcrum
-from fulcrum.aggregation.masked_group import ATTESTATION, INPUT, STAGES, largest_answer, longest_answer_of
+from fulcrum.aggregation.masked_group import ATTESTATION, INPUT, STAGES, largest_answer, longest_answer_of, session_of
 from fulcrum.core.masking.masking_group import RESEARCH_STEP, check_sheltered, group_of
 from fulcrum.core.masking.masking_thresholds import largest_minimum
 from fulcrum.core.messages.membership import group_name_of, senders_of
@@ -160,8 +160,8 @@ def test_what_a_silo_can_insist_on_is_the_smallest_sum_that_others_unmask_withou
 def test_sessions_outside_the_plan_are_none():
     group = group_of(plan_of(UNEQUAL), "north")
     for number, basis, attempt in ((0, "m", 1), (7, "m", 1), (1, "", 1), (1, "m", 0), (-1, "m", 1)):
-        assert "a masked round has a number from 1 to 6" in refusal(group.session, number, basis, attempt)
-    assert group.session(6, "m", 99).round_number == 6
+        assert "a masked round has a number from 1 to 6" in refusal(session_of, group, number, basis, attempt)
+    assert session_of(group, 6, "m", 99).round_number == 6
 
 
 def test_a_group_needs_the_keys_of_all_its_members():

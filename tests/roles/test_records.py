@@ -13,12 +13,12 @@ import pytest
 from masked import MaskedWorld
 from site_folder import released, rewritten
 
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.core.silo.site import FORMAT, SUMS, Site, SiteSettings, read_site, site_toml
+from fulcrum.core.silo.site import FORMAT, SUMS, Site, SiteSettings, read_site
 from fulcrum.core.silo.site_records import MARK
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError, StorageError

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.policy import read_policy
-from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings, site_toml
+from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings
 from fulcrum.errors import DataError, ParameterError, PlanError, in_one_line
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature

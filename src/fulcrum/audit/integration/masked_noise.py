@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.aggregation.masked_group import MaskedGroup
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.masked_group import MaskedGroup, session_of
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
 from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
@@ -27,7 +27,7 @@ from fulcrum.core.messages.model_message import model_digest
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
-from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
 from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
@@ -96,7 +96,7 @@ def _masked_sums(
     group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
     sums = []
     for number in range(1, rounds + 1):
-        aggregation = MaskedGroup(group, group.session(number, model_digest(model)), layout)
+        aggregation = MaskedGroup(group, session_of(group, number, model_digest(model)), layout)
         requests: Any = aggregation.requests()
         while isinstance(requests, dict):
             for silo, request in requests.items():

@@ -239,6 +239,9 @@ _MODULES = {
 _RENAMED = {"verified": "verified_plan"}
 """By old public name, the name in use. The old names go with version 0.3."""
 
+_WITH_EARLIER_MEMBERS = frozenset({"Allowance", "Cost", "Guarantee", "Ledger", "guarantee_of"})
+"""The names that lead to a class with members under earlier names."""
+
 __all__ = list(_MODULES)
 
 if not TYPE_CHECKING:
@@ -256,6 +259,8 @@ if not TYPE_CHECKING:
             return __getattr__(_RENAMED[name])
         if name not in _MODULES:
             raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
+        if name in _WITH_EARLIER_MEMBERS:
+            import fulcrum.core.silo.earlier_names  # noqa: F401 adds the members
         # A global from now on, so that `__getattr__` runs once a name.
         globals()[name] = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)
         return globals()[name]

@@ -15,6 +15,7 @@ from error_codes import coded
 from forking import forks, in_child
 from ledgers import COST, PLAN, holds, opened, release, says
 
+import fulcrum.core.silo.earlier_names  # noqa: F401 as with the public names
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.errors import LedgerError
@@ -229,6 +230,24 @@ def test_the_earlier_names_of_methods_do_the_same_work(path):
             assert ledger.sequence == 1
     with pytest.deprecated_call(match="Cost.charged goes with version 0.3. Use charge_to"):
         assert COST.charged(tuple(COST.shifts)) == COST.charge_to(tuple(COST.shifts))
+
+
+def test_the_two_observers_of_earlier_costs_are_the_innermost(path):
+    for owner in (COST, PLAN):
+        (inside, shift_inside), (above, shift_above) = list(owner.shifts.items())[:2]
+        with pytest.deprecated_call(match=rf"shift_inside goes with version 0.3. Use \w+.shifts\['{inside}'\]"):
+            assert owner.shift_inside == shift_inside
+        with pytest.deprecated_call(match=rf"shift_above goes with version 0.3. Use \w+.shifts\['{above}'\]"):
+            assert owner.shift_above == shift_above
+    with opened(path) as ledger, pytest.deprecated_call(match="Use fulcrum.verify_ledger") as caught:
+        assert all(check.holds for check in ledger.checks())
+    assert caught[0].filename == __file__
+
+
+def test_a_silo_has_no_earlier_names():
+    script = "import sys, fulcrum.core.silo.releasing as r; print('held' in vars(r.Ledger), hasattr(r.Ledger, 'spent'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
 
 
 def test_ledgers_and_costs_have_no_further_names(path):

@@ -19,15 +19,12 @@ the sum into an epsilon. A ledger stores the bytes that are sent, and never nois
 """
 
 import hashlib
-import importlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from fulcrum.checks import Check
 from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
@@ -40,7 +37,6 @@ __all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded"]
 HASH_FORMAT = 2
 """Of the hashes of entries. Format 1 covered two observers without names."""
 
-_RENAMED = {"held": "holding", "spent": "total_cost", "stored": "stored_payload", "unused": "is_unused"}
 _SLACK = 1e-12  # relative: a budget is rounds times a cost, the spending a sum, and both are rounded
 
 
@@ -322,16 +318,6 @@ class Ledger(ClosedAtTheEnd):
             self._of_round[entry.plan_digest, entry.round_number] = entry
             self._file.in_doubt = False
             return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns a method or property under an earlier name, with a warning."""
-        instead = "fulcrum.verify_ledger(ledger)" if name == "checks" else _RENAMED.get(name)
-        if instead is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        warnings.warn(f"Ledger.{name} goes with version 0.3. Use {instead}", DeprecationWarning, stacklevel=2)
-        if name == "checks":  # imported by name: no silo loads the module of whole checks
-            return partial(importlib.import_module("fulcrum.core.store.ledger_checks").verify_ledger, self)
-        return getattr(self, instead)
 
     def _check_works(self, *, writes: bool = True) -> None:
         """Refuses work with a file that is closed, opened before a fork, in doubt, or opened to read."""

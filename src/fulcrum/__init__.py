@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.core.store.ledger_entries import Assumptions as Assumptions
     from fulcrum.core.store.ledger_entries import Cost as Cost
     from fulcrum.core.store.ledger_entries import Entry as Entry
+    from fulcrum.core.store.ledger_reading import read_ledger as read_ledger
     from fulcrum.core.topology import Tier as Tier
     from fulcrum.core.topology import Topology as Topology
     from fulcrum.errors import AllocationError as AllocationError
@@ -217,6 +218,7 @@ _MODULES = {
     "read_eicu": "simulation.data.eicu",
     "read_federation": "readers.federation_reader",
     "read_heart_disease": "simulation.data.heart_disease",
+    "read_ledger": "core.store.ledger_reading",
     "read_plan": "planning.files.plan_from_file",
     "read_policy": "core.silo.policy",
     "read_signed_plan": "core.plan.signatures",

@@ -21,6 +21,7 @@ from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import FORMAT, SUMS, Site, SiteSettings, read_site
 from fulcrum.core.silo.site_records import MARK
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import FulcrumError, StorageError
 
 
@@ -129,7 +130,7 @@ def test_a_silo_that_took_part_before_names_its_ledger_and_goes_on_from_what_it_
     refused(lambda: init_site(read_site(again), ledger=other), "is not the ledger that this site releases from")
     assert init_site(read_site(again), ledger=kept / "a.ledger") == []
     started(again, model, 2)
-    with Ledger.read(kept / "a.ledger") as ledger:
+    with read_ledger(kept / "a.ledger") as ledger:
         assert [entry.round_number for entry in ledger.entries()] == [1, 2]
     refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "is initialised already")
 
@@ -213,7 +214,7 @@ def test_another_ledger_in_the_place_of_the_sites_own_releases_nothing(silo, mod
     for number in (1, 2):
         refused(lambda number=number: started(silo, model, number), "is not the one that", "was initialised with")
     refused(lambda: init_site(read_site(silo)), "is initialised already")
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         assert ledger.sequence == 0
 
 

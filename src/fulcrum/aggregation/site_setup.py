@@ -33,6 +33,7 @@ from fulcrum.core.store.disk_sync import sync_folder
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.store.file_holding import lock_file
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import DataError, FileInUseError, StorageError
 
 _UNNAMED = ".init"  # the folder of new records before the marks name them
@@ -254,7 +255,7 @@ def _has_released(site: Site) -> bool:
     path = site.state / ledger_name(site.settings.name)
     if not path.exists():
         return False
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         return any(entry.plan_digest == site.plan.digest for entry in ledger.entries())
 
 

@@ -29,6 +29,7 @@ from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.silo.release_parameters import assumptions_of
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
@@ -80,7 +81,7 @@ def replan(
             if name in old_silos:
                 raise PlanError("replan.ledger-missing", silo=name, file=path)
             continue
-        with Ledger.read(path) as ledger:
+        with read_ledger(path) as ledger:
             if ledger.silo != name:
                 raise PlanError("replan.ledger-of-other-silo", file=path, owner=ledger.silo, silo=name)
             failed = next((check for check in verify_ledger(ledger) if not check.holds), None)

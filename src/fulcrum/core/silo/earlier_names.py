@@ -15,9 +15,11 @@ from functools import partial
 from typing import Any
 
 from fulcrum.core.plan.guarantee import Guarantee
+from fulcrum.core.store.database import PathLike
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_entries import Allowance, Cost
+from fulcrum.core.store.ledger_reading import read_ledger
 
 _RENAMED = {
     Ledger: {"held": "holding", "spent": "total_cost", "stored": "stored_payload", "unused": "is_unused"},
@@ -49,6 +51,12 @@ def _shift_at(owner: type, old: str, place: int) -> property:
     return property(member)
 
 
+def _read(cls: type[Ledger], path: PathLike) -> Ledger:
+    del cls
+    _warn("Ledger.read", "fulcrum.read_ledger(path)")
+    return read_ledger(path)
+
+
 def _checks(self: Ledger) -> Any:
     _warn("Ledger.checks", "fulcrum.verify_ledger(ledger)")
     return partial(verify_ledger, self)
@@ -61,3 +69,4 @@ for _owner in (Allowance, Cost):
     setattr(_owner, "shift_inside", _shift_at(_owner, "shift_inside", 0))  # noqa: B010 no field of the class
     setattr(_owner, "shift_above", _shift_at(_owner, "shift_above", 1))  # noqa: B010
 setattr(Ledger, "checks", property(_checks))  # noqa: B010
+setattr(Ledger, "read", classmethod(_read))  # noqa: B010

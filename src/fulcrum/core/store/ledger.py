@@ -56,7 +56,7 @@ class Recorded:
 
 
 class Ledger(ClosedAtTheEnd):
-    """The ledger of one silo; made by `open` and `read`.
+    """The ledger of one silo; made by `open`, and by `fulcrum.read_ledger`.
 
     Guarantees, on a disk that keeps synced writes:
 
@@ -104,20 +104,8 @@ class Ledger(ClosedAtTheEnd):
             ledger = cls(file)
             if ledger.silo != silo:
                 raise LedgerError("ledger.other-silo", file=file.path, owner=ledger.silo, silo=silo)
-            ledger._refuse_damage("Nothing may be released from it")
+            ledger.refuse_damage("Nothing may be released from it")
             file.forget_unrecorded(ledger.sequence)
-        return ledger
-
-    @classmethod
-    def read(cls, path: PathLike) -> Self:
-        """Opens a ledger to read; no process can open the ledger to write meanwhile.
-
-        The unfinished write of a killed process is taken back first, as in `open`. A ledger that fails a check of
-        `verify_ledger` is refused, except for checks of payloads: a forged cost must be neither shown nor planned with.
-        """
-        with LedgerFile.reading(path) as file:
-            ledger = cls(file)
-            ledger._refuse_damage("Run fulcrum ledger verify for all of its checks")
         return ledger
 
     def close(self) -> None:
@@ -352,7 +340,7 @@ class Ledger(ClosedAtTheEnd):
         before = (self._charge(entry, observers, assumed) for entry in self._entries)
         return Cost.total((*before, cost.charge_to(observers)), observers)
 
-    def _refuse_damage(self, advice: str) -> None:
+    def refuse_damage(self, advice: str) -> None:
         """Raises `LedgerError` for the first check of the entries that fails."""
         for check in self.entry_checks():
             if not check.holds:

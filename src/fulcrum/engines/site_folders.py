@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import dataclasses
 import ipaddress
 import re
 import shutil
@@ -25,6 +24,7 @@ from fulcrum.errors import DataError, ParameterError, PlanError, in_one_line
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature
 from fulcrum.planning.plan import Plan, save_plan
+from fulcrum.planning.plan_figures import changed_copy
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RunResult
 from fulcrum.server.sum_archive import SUMS_FOLDER
@@ -181,7 +181,7 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
         shutil.copy(deployment.plan_file, path)
         shutil.copy(signature, f"{path}.sig")
     else:
-        save_plan(dataclasses.replace(deployment.plan, keys=dict(keys or deployment.plan.keys)), path)
+        save_plan(changed_copy(deployment.plan, keys=dict(keys or deployment.plan.keys)), path)
         if issuer_key is None:
             issuer_key = work / "issuer.key"
             new_key(issuer_key)

@@ -21,7 +21,7 @@ from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
-from fulcrum.planning.plan_figures import PlanFigures, with_uniform_noise
+from fulcrum.planning.plan_figures import PlanFigures, changed_copy, with_uniform_noise
 from fulcrum.planning.theory.allocation import allocate
 from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.planning.theory.noise_bound import outer_coalitions
@@ -227,7 +227,9 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
                 least_influence=plan.least_influence,
             ).federation
         noise = allocate(federation, requirement)
-        merged_plan = replace(plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None)
+        merged_plan = changed_copy(
+            plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None
+        )
         yield pair, plan.model_noise - merged_plan.model_noise
 
 

@@ -2,7 +2,7 @@
 
 import importlib
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ForeignPlanError
 from fulcrum.planning.plan_document import document_of
-from fulcrum.planning.plan_figures import PlanFigures
+from fulcrum.planning.plan_figures import PlanFigures, changed_copy
 
 _MOVED = {
     "advice": ("planning.advice:advice_on", "fulcrum.advice_on(plan)"),
@@ -80,7 +80,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 def is_changed(plan: Plan) -> bool:
     """Returns True if a plan's fields do not give the digest of its content, for example after a change in memory."""
-    return content_digest(document_of(replace(plan))) != plan.digest  # a copy has cached nothing
+    return content_digest(document_of(changed_copy(plan))) != plan.digest  # a copy has cached nothing
 
 
 def check_federation(plan: PlanFigures, federation: Topology, *, source: str = "") -> None:

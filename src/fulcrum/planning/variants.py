@@ -14,6 +14,7 @@ import numpy as np
 from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import as_research
 from fulcrum.planning.planner import Past, variant
 from fulcrum.planning.recipes import RECIPES, Recipe
 from fulcrum.planning.theory.allocation import ALLOCATIONS
@@ -76,7 +77,7 @@ def other_weights(plan: Plan) -> OtherWeights | None:
         ),
         "--recipe joint": replace(joint, clip_norm=plan.clip_norm),
     }
-    continuous = replace(plan, purpose="research")  # the lattice changes no figure here, and takes long to check
+    continuous = as_research(plan)  # the lattice changes no figure here, and takes long to check
     plans: dict[str, Plan] = {}
     for option, recipe in tried.items():
         try:

@@ -7,7 +7,6 @@ clipped updates is noise, and must be all the noise of the plan.
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
 from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import changed_copy
 
 
 def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:
@@ -89,7 +89,7 @@ def _masked_sums(
     for folder in folders.values():
         (folder / "state").mkdir(parents=True)
     keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
-    keyed = verified_plan(replace(plan, keys=keys))
+    keyed = verified_plan(changed_copy(plan, keys=keys))
     options = {"parameters": parameters, "directions": seed}
     learner, model = TrainingModule(start=start, train=train), start(options)
     silos = {silo: MaskedSilo(_site(keyed, silo, folder, seed, options), learner) for silo, folder in folders.items()}

@@ -6,7 +6,6 @@ so an audit spends no budget.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import changed_copy
 
 MOST_SILOS = 8
 """The most silos whose releases are made in full."""
@@ -104,7 +104,7 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
         folder = Path(scratch)
         where = {site: folder / f"{place}.key" for place, site in enumerate([name, *members])}
         keys = {silo: new_key(where[silo]) for silo in members}
-        keyed = verified_plan(replace(plan, keys=keys | {name: new_key(where[name], "sealing")}))
+        keyed = verified_plan(changed_copy(plan, keys=keys | {name: new_key(where[name], "sealing")}))
         with Region.open(folder / "region", keyed, name, where[name]) as region:
             region.expect_layout(layout)
             for silo, index in members.items():

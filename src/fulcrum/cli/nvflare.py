@@ -113,7 +113,7 @@ def _further(deployment: Deployment, done: LocalRun, folder: Path) -> Further:
     """Returns results on regions without any sum, failed silos, and ledgers."""
     plan, releases = deployment.plan, _releases(deployment, folder / "kits")
     lines = []
-    if plan.purpose == "deployment":
+    if plan.is_deployment:
         lines.append(("ledgers", f"{sum(releases.values())} releases of {len(plan.federation)} silos charged"))
     silent = sorted(set(deployment.regions) - {region for summary in done.history for region in summary["summed"]})
     notes = [(True, f"{', '.join(silent)} never sent a sum: log.txt in the kit has the reason.")] if silent else []

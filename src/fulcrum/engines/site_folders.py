@@ -160,7 +160,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
 
 def check_stays_here(deployment: Deployment) -> None:
     """Raises `PlanError` for a research plan that other machines would reach."""
-    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
+    if deployment.plan.is_research and deployment.host not in THIS_MACHINE:
         raise PlanError("kit.plan-research")
 
 
@@ -216,7 +216,7 @@ def write_site(
         role=role,
         name=name,
         issuer=plan.issuer,
-        purpose="research" if plan.purpose == "research" else "deployment",
+        purpose=plan.purpose,
         policy=role == "silo" and deployment.policy is not None,
         train=train,
         seed=deployment.seed,

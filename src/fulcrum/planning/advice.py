@@ -254,7 +254,7 @@ def _epsilon_text(epsilon: float) -> str:
 
 
 def _on_accountant(plan: PlanFigures) -> list[Advice]:
-    if plan.purpose != "deployment" or plan.accountant == "renyi":
+    if not plan.is_deployment or plan.accountant == "renyi":
         return []
     remedy = "Plan with --accountant renyi."
     text = f"These figures are proven for continuous noise, not for the lattice noise that silos draw. {remedy}"
@@ -263,7 +263,7 @@ def _on_accountant(plan: PlanFigures) -> list[Advice]:
 
 def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
-    if plan.injection == "aggregator":
+    if not plan.silos_draw_noise:
         text = (
             f"The {inner} aggregators add the noise, so every aggregator sees updates without noise: "
             "the plan has no guarantee against a curious aggregator."
@@ -272,7 +272,7 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     if SILO in plan.epsilon_target:
         return []
     inside, above = float(plan.epsilon_inside.max()), float(plan.epsilon_above.max())
-    if plan.aggregation == "masked":
+    if plan.is_masked:
         if inside <= above * (1 + 1e-9):
             return []
         remedy = "For a smaller epsilon, plan with --colluders 1, or add a target with --epsilon-inside."
@@ -349,7 +349,7 @@ def _on_information(plan: PlanFigures) -> list[Advice]:
 
 def _on_dropout(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
-    if len(plan.federation) > _DROPOUT_CHECK_UP_TO or plan.injection == "aggregator":
+    if len(plan.federation) > _DROPOUT_CHECK_UP_TO or not plan.silos_draw_noise:
         return []
     now = float(plan.epsilon_above.max())
     then = float(plan.epsilon(dropouts=plan.dropouts + 1).max())

@@ -167,7 +167,7 @@ class PlanFigures(PlanData):
 
         In research the tight figures of continuous noise; in deployment the figures proven for lattice noise.
         """
-        accountant = "renyi" if self.purpose == "deployment" else "exact"
+        accountant = "renyi" if self.is_deployment else "exact"
         worst = self.worst_shift(tier)
         return observer_power_of_shift(worst, accountant=accountant, distance=self.reserve)
 

@@ -128,7 +128,7 @@ def _growth(old: Plan, new: Plan) -> float:
     reserve is twice the need, as every reserve is; the factor of two covers the small change of epsilon by a larger
     reserve.
     """
-    if new.purpose == "research":
+    if new.is_research:
         return 1.0
     tiers = set(old.federation.tier_names) & set(new.federation.tier_names)
     epsilons = [(min(new.worst_epsilon(tier), 700.0), old.worst_epsilon(tier)) for tier in tiers]

@@ -125,7 +125,7 @@ def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, p
     if parameters is not None:
         target = replace(target, parameters=parameters)
     past: dict[str, Any] = {"spent": plan.target.spent, "moved": plan.moved}
-    if plan.purpose == "research":  # in deployment the lattice's part of delta is found again
+    if plan.is_research:  # in deployment the lattice's part of delta is found again
         past["reserve"] = plan.target.reserve
     return variant(plan, target=target, past=Past(**past), **parts_of(recipe, plan))
 

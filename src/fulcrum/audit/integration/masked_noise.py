@@ -44,7 +44,7 @@ def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = N
         seed: Seed of the updates, and of the noise in research.
         silo: Run the group of this silo.
     """
-    if plan.aggregation != "masked" or len(plan.federation.tiers) > 1:
+    if not plan.is_masked or len(plan.federation.tiers) > 1:
         return []
     names = senders_of(plan) if silo is None else (group_name_of(plan, silo),)
     fitting = [name for name in names if 2 <= len(members_of(plan, name)) <= MOST_MEMBERS]

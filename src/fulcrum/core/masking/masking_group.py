@@ -140,9 +140,9 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
         ReleaseError: The integers of a sum do not fit 64 bits.
     """
     # An aggregator that adds noise would have to see the sum without masks.
-    if plan.injection != "silo":
+    if not plan.silos_draw_noise:
         raise ExchangeError("mask.noise-not-of-silos")
-    if plan.aggregation != "masked" or name not in senders_of(plan):
+    if not plan.is_masked or name not in senders_of(plan):
         raise ExchangeError("mask.group-unknown", group=name)
     places = regions_of(plan.federation)
     regions = {silo: places[silo] for silo in members_of(plan, name)}

@@ -97,3 +97,23 @@ class PlanData:
     def weights(self) -> FloatArray:
         """The weights of silos in the sums; all weights add up to 1."""
         return self.federation.weights
+
+    @property
+    def is_deployment(self) -> bool:
+        """True if releases are on a lattice with cryptographic noise, and charged to ledgers."""
+        return self.purpose == "deployment"
+
+    @property
+    def is_research(self) -> bool:
+        """True if releases are floating point with seeded noise, which protects nobody."""
+        return self.purpose == "research"
+
+    @property
+    def is_masked(self) -> bool:
+        """True if the server gets sums alone; False if aggregators are trusted to see single updates."""
+        return self.aggregation == "masked"
+
+    @property
+    def silos_draw_noise(self) -> bool:
+        """True if silos draw the noise; False if trusted aggregators do."""
+        return self.injection == "silo"

@@ -25,7 +25,7 @@ from _secagg_plus import SecAggPlus, available, seconds
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import fulcrum
-from fulcrum.aggregation.masked_group import STAGES, MaskedGroup
+from fulcrum.aggregation.masked_group import STAGES, MaskedGroup, session_of
 from fulcrum.core.masking.masking_group import Group, group_of
 from fulcrum.core.masking.masking_messages import (
     INPUT,
@@ -127,7 +127,7 @@ class Measured:
     def __init__(self, members: int) -> None:
         self.group, keys = group_for(members)
         self.members = {name: MemberProtocol(group=self.group, silo=name, key=key) for name, key in keys.items()}
-        self.session = self.group.session(1, "model")
+        self.session = session_of(self.group, 1, "model")
         self.dropped = {DROPPED} if members > 3 else set[str]()
         self.states: dict[str, list[State]] = {name: [] for name in self.members}
         self.inboxes: dict[str, Inbox] = {}

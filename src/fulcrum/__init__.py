@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.core.store.ledger_entries import Assumptions as Assumptions
     from fulcrum.core.store.ledger_entries import Cost as Cost
     from fulcrum.core.store.ledger_entries import Entry as Entry
+    from fulcrum.core.store.ledger_reading import read_ledger as read_ledger
     from fulcrum.core.topology import Tier as Tier
     from fulcrum.core.topology import Topology as Topology
     from fulcrum.core.training.torch_gradients import TorchGradients as TorchGradients
@@ -221,6 +222,7 @@ _MODULES = {
     "read_eicu": "simulation.data.eicu",
     "read_federation": "readers.federation_reader",
     "read_heart_disease": "simulation.data.heart_disease",
+    "read_ledger": "core.store.ledger_reading",
     "read_plan": "planning.files.plan_from_file",
     "read_policy": "core.silo.policy",
     "read_signed_plan": "core.plan.signatures",
@@ -243,6 +245,9 @@ _MODULES = {
 _RENAMED = {"verified": "verified_plan"}
 """By old public name, the name in use. The old names go with version 0.3."""
 
+_WITH_EARLIER_MEMBERS = frozenset({"Allowance", "Cost", "Guarantee", "Ledger", "guarantee_of"})
+"""The names that lead to a class with members under earlier names."""
+
 __all__ = list(_MODULES)
 
 if not TYPE_CHECKING:
@@ -260,6 +265,8 @@ if not TYPE_CHECKING:
             return __getattr__(_RENAMED[name])
         if name not in _MODULES:
             raise AttributeError(f"module 'fulcrum' has no attribute {name!r}")
+        if name in _WITH_EARLIER_MEMBERS:
+            import fulcrum.core.silo.earlier_names  # noqa: F401 adds the members
         value = getattr(import_module(f"fulcrum.{_MODULES[name]}"), name)
         if name in ("Entry", "Ledger", "MaskedRound", "MaskedSilo", "release"):
             value = import_module("fulcrum.earlier_keywords").with_earlier_keywords(name, value)

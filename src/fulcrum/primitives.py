@@ -9,46 +9,13 @@ waits for ever. 12 of 19 children hung in a measurement: a thread drew the first
 'eced7de9'
 """
 
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 from fulcrum.errors import MissingExtraError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Primitives:
-    """Classes and modules of the package `cryptography`.
-
-    Attributes:
-        cipher: `ciphers.Cipher`.
-        aes_256: `ciphers.algorithms.AES256`.
-        counter_mode: `ciphers.modes.CTR`.
-        aes_gcm: `ciphers.aead.AESGCM`.
-        sha256: `hashes.SHA256`.
-        hkdf: `kdf.hkdf.HKDF`.
-        ed25519: The module of keys that sign.
-        x25519: The module of keys that agree on secrets.
-        serialization: The module that reads and writes keys.
-        hpke: The suite of RFC 9180 for sealed releases; None before version 47.
-        invalid_signature: The error of a bad signature.
-        invalid_tag: The error of a sealed text with a wrong key or content.
-    """
-
-    cipher: Any
-    aes_256: Any
-    counter_mode: Any
-    aes_gcm: Any
-    sha256: Any
-    hkdf: Any
-    ed25519: Any
-    x25519: Any
-    serialization: Any
-    hpke: Any
-    invalid_signature: type[Exception]
-    invalid_tag: type[Exception]
-
-
-def _import_primitives() -> Primitives | None:
+def _import_primitives() -> SimpleNamespace | None:
+    """Returns the classes and modules of `cryptography`; None without the package."""
     try:
         from cryptography.exceptions import InvalidSignature, InvalidTag
         from cryptography.hazmat.primitives import hashes, serialization
@@ -60,26 +27,26 @@ def _import_primitives() -> Primitives | None:
     try:
         from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
     except ImportError:
-        suite = None
+        hpke = None  # before version 47
     else:
-        suite = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
-    return Primitives(
+        hpke = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
+    return SimpleNamespace(
         cipher=Cipher,
         aes_256=algorithms.AES256,
         counter_mode=modes.CTR,
         aes_gcm=aead.AESGCM,
         sha256=hashes.SHA256,
         hkdf=HKDF,
-        ed25519=ed25519,
-        x25519=x25519,
+        ed25519=ed25519,  # the module of keys that sign
+        x25519=x25519,  # the module of keys that agree on secrets
         serialization=serialization,
-        hpke=suite,
+        hpke=hpke,  # the suite of RFC 9180, for sealed releases
         invalid_signature=InvalidSignature,
         invalid_tag=InvalidTag,
     )
 
 
-def _use_once(suite: Primitives) -> None:
+def _use_once(suite: SimpleNamespace) -> None:
     """Uses every primitive once: OpenSSL looks algorithms up under locks. The keys are fresh and forgotten."""
     key = bytes(32)
     suite.cipher(suite.aes_256(key), suite.counter_mode(bytes(16))).encryptor().update(key)
@@ -102,8 +69,8 @@ if _PRIMITIVES is not None:
     _use_once(_PRIMITIVES)
 
 
-def primitives(purpose: str) -> Primitives:
-    """Returns the primitives.
+def primitives(purpose: str) -> SimpleNamespace:
+    """Returns the primitives, by the names of `_import_primitives`.
 
     Args:
         purpose: The work and a verb, such as "signing needs", for the message.

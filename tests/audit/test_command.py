@@ -11,10 +11,11 @@ from error_codes import coded, error_shown
 from faults import made
 
 import fulcrum
+from fulcrum.aggregation.site_setup import site_toml
 from fulcrum.audit.evidence.findings import EVERY_COLUMN, Audit, Finding, read_audit
 from fulcrum.audit.replays import canary_game as auditing
 from fulcrum.cli.command_line import run
-from fulcrum.core.silo.site import FORMAT, SiteSettings, site_toml
+from fulcrum.core.silo.site import FORMAT, SiteSettings
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_issue import new_key, sign_plan
 from fulcrum.rounding import display_epsilon as shown_up

@@ -9,8 +9,8 @@ from flwr.supercore.task_identity import TaskIdentity
 import fulcrum
 from fulcrum.core.masking.masking_messages import member_reply_from_bytes
 from fulcrum.core.silo.site import ledger_name
-from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.flower.client_mod import _station_of, fulcrum_mod
 from fulcrum.engines.flower.flower_records import ARRAYS
 from fulcrum.engines.flower.flower_sites import write_sites
@@ -82,7 +82,7 @@ class FlowerWorld:
         return LocalGrid(self, **conduct)
 
     def ledger(self, silo):
-        with Ledger.read(self.folder / silo / "state" / ledger_name(silo)) as ledger:
+        with read_ledger(self.folder / silo / "state" / ledger_name(silo)) as ledger:
             assert all(check.holds for check in verify_ledger(ledger))
             return [entry.round_number for entry in ledger.entries()]
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import fulcrum
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.local_sites import free_port, processes
 from fulcrum.engines.nvflare.console import session
 from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
@@ -140,7 +140,7 @@ class Federation:
 
     def released(self, silo: str) -> list[int]:
         """The rounds in a silo's ledger."""
-        with Ledger.read(self.state_of(silo) / f"{silo}.ledger") as ledger:
+        with read_ledger(self.state_of(silo) / f"{silo}.ledger") as ledger:
             return [entry.round_number for entry in ledger.entries()]
 
     def log(self, name: str) -> str:

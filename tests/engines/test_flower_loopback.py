@@ -16,7 +16,7 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fulcrum.core.silo.site import ledger_name, once_free
-from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.flower.flower_kits import write_kits
 from fulcrum.engines.flower.flower_loopback import FlowerSites
 from fulcrum.engines.local_sites import free_port
@@ -62,7 +62,7 @@ class Federation:
 
     def released(self, silo):
         path = self.kits / silo / "state" / ledger_name(silo)
-        with once_free(lambda: Ledger.read(path)) as ledger:  # which a message at hand may hold
+        with once_free(lambda: read_ledger(path)) as ledger:  # which a message at hand may hold
             return [entry.round_number for entry in ledger.entries()]
 
 

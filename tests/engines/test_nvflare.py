@@ -156,7 +156,7 @@ def test_kits_hold_no_records_and_their_operators_make_them_once(kits, tmp_path,
         text = (kits / name / "README.md").read_text()
         assert ("fulcrum site init ." in text) == (name != "server")
         assert run(["site", "init", str(kits / name)]) == 0
-    with fulcrum.Ledger.read(kits / "a1/local/fulcrum/state/a1.ledger") as ledger:
+    with fulcrum.read_ledger(kits / "a1/local/fulcrum/state/a1.ledger") as ledger:
         assert (ledger.silo, len(ledger.entries())) == ("a1", 0)
     plan = fulcrum.read_plan(kits / "plan.json")
     home = kits / "north/local/fulcrum"

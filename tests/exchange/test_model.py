@@ -3,11 +3,10 @@ import pytest
 from error_codes import coded
 
 import fulcrum
+from fulcrum.aggregation.model_checks import check_model_layout, checked_model
 from fulcrum.core.messages.framing import frame
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.model_message import (
-    check_model_layout,
-    checked_model,
     model_digest,
     model_layout,
     pack_model,

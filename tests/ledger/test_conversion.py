@@ -16,6 +16,7 @@ from fulcrum.core.store.earlier_ledgers import convert_ledger
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_entries import Allowance, Cost
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError
 
 
@@ -72,7 +73,7 @@ def test_the_old_ledger_releases_nothing_any_more_and_is_not_converted_twice(pat
     convert_ledger(path, new, named)
     with opened(new) as ledger:
         release(ledger, 3, b"sent")
-    for work in (lambda: opened(path), lambda: Ledger.read(path), lambda: verify_ledger(path)):
+    for work in (lambda: opened(path), lambda: read_ledger(path), lambda: verify_ledger(path)):
         refused(
             work,
             "was converted, and a converted ledger records no further release. Use the ledger that the conversion wrote",
@@ -379,7 +380,7 @@ def test_a_ledger_with_spending_that_is_infinite_is_converted(path, new):
     allowed = Allowance(plan_digest="p", rounds=3, shifts={"silo": inf, "region": 1.0})
     charges = {"p": (Cost(shifts={"silo": inf, "region": 0.5}), allowed)}
     assert convert_ledger(path, new, lambda _: charges).former_head == head
-    with Ledger.read(new) as ledger:
+    with read_ledger(new) as ledger:
         assert ledger.total_cost.shifts == {"silo": inf, "region": 1.0}
 
 

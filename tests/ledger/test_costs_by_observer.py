@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledgers import holds, opened, release
 
-from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_entries import Allowance, Cost
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError, RefusedReleaseError
 
 FOUR = {"silo": 1.0, "ward": 0.5, "region": 0.25, "federation": 0.125}
@@ -25,7 +25,7 @@ def test_every_observers_spending_is_kept_added_up_and_shown(path):
         for number in (1, 2, 3):
             release(ledger, number, cost=Cost(shifts=FOUR))
         assert ledger.total_cost.shifts == {name: 3 * shift for name, shift in FOUR.items()}
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         assert ledger.total_cost.shifts == {name: 3 * shift for name, shift in FOUR.items()}
         assert list(ledger.total_cost.shifts) == list(FOUR)
         assert [entry.spent.shifts["ward"] for entry in ledger.entries()] == [0.5, 1.0, 1.5]

@@ -15,8 +15,10 @@ from error_codes import coded
 from forking import forks, in_child
 from ledgers import COST, PLAN, holds, opened, release, says
 
+import fulcrum.core.silo.earlier_names  # noqa: F401 as with the public names
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError
 
 
@@ -24,7 +26,7 @@ def test_reading_changes_nothing_and_records_nothing(path):
     with opened(path) as ledger:
         release(ledger, 1, b"noisy")
     before = path.read_bytes()
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         assert (ledger.silo, ledger.sequence, ledger.total_cost, ledger.allowance) == ("lyon", 1, COST, PLAN)
         with pytest.raises(LedgerError, check=coded("storage.opened-to-read")):
             release(ledger, 2)
@@ -73,7 +75,7 @@ def test_a_ledger_never_closed_is_read_whole_and_is_one_file_once_it_was_opened(
         release(ledger, 1, b"noisy")
         for suffix in ("", "-journal"):
             shutil.copy(f"{path}{suffix}", tmp_path / f"crashed{suffix}")
-    with Ledger.read(tmp_path / "crashed") as ledger:
+    with read_ledger(tmp_path / "crashed") as ledger:
         assert ledger.sequence == 1
     with opened(tmp_path / "crashed") as ledger:
         assert ledger.sequence == 1
@@ -225,6 +227,27 @@ def test_the_earlier_names_of_methods_do_the_same_work(path):
         assert COST.charged(tuple(COST.shifts)) == COST.charge_to(tuple(COST.shifts))
 
 
+def test_the_two_observers_of_earlier_costs_are_the_innermost(path):
+    opened(path).close()
+    for owner in (COST, PLAN):
+        (inside, shift_inside), (above, shift_above) = list(owner.shifts.items())[:2]
+        with pytest.deprecated_call(match=rf"shift_inside goes with version 0.3. Use \w+.shifts\['{inside}'\]"):
+            assert owner.shift_inside == shift_inside
+        with pytest.deprecated_call(match=rf"shift_above goes with version 0.3. Use \w+.shifts\['{above}'\]"):
+            assert owner.shift_above == shift_above
+    with pytest.deprecated_call(match=r"Use fulcrum.read_ledger\(path\)"):
+        Ledger.read(path).close()
+    with opened(path) as ledger, pytest.deprecated_call(match="Use fulcrum.verify_ledger") as caught:
+        assert all(check.holds for check in ledger.checks())
+    assert caught[0].filename == __file__
+
+
+def test_a_silo_has_no_earlier_names():
+    script = "import sys, fulcrum.core.silo.releasing as r; print('held' in vars(r.Ledger), hasattr(r.Ledger, 'spent'))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\n"
+
+
 def test_ledgers_and_costs_have_no_further_names(path):
     with opened(path) as ledger, pytest.raises(AttributeError, match="'Ledger' object has no attribute 'paid'"):
         ledger.paid  # noqa: B018
@@ -235,5 +258,5 @@ def test_ledgers_and_costs_have_no_further_names(path):
 def test_an_error_of_the_file_keeps_its_code_and_details_as_an_error_of_the_ledger(path):
     path.write_bytes(b"")
     with pytest.raises(LedgerError) as caught:
-        Ledger.read(path)
+        read_ledger(path)
     assert (caught.value.code, caught.value.details["file"]) == ("storage.file-empty", path.resolve())

@@ -15,8 +15,9 @@ from error_codes import coded
 from forking import forks, in_child
 from ledgers import holds, opened, release
 
-from fulcrum.core.store.ledger import Allowance, Ledger
+from fulcrum.core.store.ledger import Allowance
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerInUseError
 
 
@@ -41,7 +42,7 @@ def test_a_second_opening_in_one_process_is_refused(path):
 
 def test_a_reader_keeps_writers_out_and_lets_readers_in(path):
     opened(path).close()
-    with Ledger.read(path), Ledger.read(path) as second:
+    with read_ledger(path), read_ledger(path) as second:
         assert second.sequence == 0
         with pytest.raises(LedgerInUseError, check=coded("storage.file-in-use")):
             opened(path)
@@ -92,7 +93,7 @@ def test_a_forked_child_may_not_use_the_ledger_and_does_not_keep_it(path):
 @forks
 def test_a_child_does_not_hold_a_ledger_that_its_parent_looked_at(path):
     opened(path).close()
-    reader = Ledger.read(path)
+    reader = read_ledger(path)
     with living_child():
         reader.close()
         with opened(path) as again:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.aggregation.masked_group import STAGES, MaskedGroup
+from fulcrum.aggregation.masked_group import STAGES, MaskedGroup, session_of
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, Roster, Survivors, request_from_bytes
 from fulcrum.core.masking.member_protocol import MemberProtocol
@@ -92,7 +92,7 @@ class Round:
     def __init__(self, group, inputs, folder=None, *, number=1, attempt=1, basis=BASIS, parameters=None, least=1):
         self.group, self.folder, self.inputs, self.least = group, folder, inputs, least
         self.silos = {}
-        self.session = group.session(number, basis, attempt)
+        self.session = session_of(group, number, basis, attempt)
         self.server = MaskedGroup(group, self.session, layout_of(group, parameters))
         self.seen = []
         """All that the server received, by silo and in order."""

@@ -10,7 +10,7 @@ from error_codes import coded
 from groups import Round, inputs_of, names, plan_of, refusal, region
 
 import fulcrum
-from fulcrum.aggregation.masked_group import ATTESTATION, INPUT, STAGES, largest_answer, longest_answer_of
+from fulcrum.aggregation.masked_group import ATTESTATION, INPUT, STAGES, largest_answer, longest_answer_of, session_of
 from fulcrum.core.masking.masking_group import RESEARCH_STEP, check_sheltered, group_of
 from fulcrum.core.masking.masking_thresholds import largest_minimum
 from fulcrum.core.messages.membership import group_name_of, senders_of
@@ -167,8 +167,8 @@ def test_sessions_outside_the_plan_are_none():
     group = group_of(plan_of(UNEQUAL), "north")
     for number, basis, attempt in ((0, "m", 1), (7, "m", 1), (1, "", 1), (1, "m", 0), (-1, "m", 1)):
         with pytest.raises(ExchangeError, check=coded("mask.session-range", rounds=6)):
-            group.session(number, basis, attempt)
-    assert group.session(6, "m", 99).round_number == 6
+            session_of(group, number, basis, attempt)
+    assert session_of(group, 6, "m", 99).round_number == 6
 
 
 def test_a_group_needs_the_keys_of_all_its_members():

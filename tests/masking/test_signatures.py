@@ -7,6 +7,7 @@ import pytest
 from error_codes import coded
 from groups import Round, inputs_of, names, private_key, region
 
+from fulcrum.aggregation.masked_group import session_of
 from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     KEYS,
@@ -28,12 +29,12 @@ def group():
 
 
 def test_whatever_differs_from_a_signature_found_good_is_refused(group):
-    session = group.session(1, "model-0")
+    session = session_of(group, 1, "model-0")
     good = member_reply_from_bytes(signed_reply(KEYS, session, ONE, b"two keys", private_key(ONE)))
     for _ in range(2):
         good.check(KEYS, session, group.keys)
     flipped = bytes([good.signature[0] ^ 1]) + good.signature[1:]
-    later = group.session(2, "model-0")
+    later = session_of(group, 2, "model-0")
     for changed, at in (
         (msgspec.structs.replace(good, body=b"two Keys"), session),
         (msgspec.structs.replace(good, signature=flipped), session),
@@ -50,7 +51,7 @@ def test_whatever_differs_from_a_signature_found_good_is_refused(group):
 
 
 def test_the_silos_of_one_process_check_a_signature_once(group):
-    session = group.session(1, "model-0")
+    session = session_of(group, 1, "model-0")
     answer = member_reply_from_bytes(signed_reply(ATTESTATION, session, ONE, b"a story", private_key(ONE)))
     _verify.cache_clear()
     for _ in group.regions:

@@ -17,6 +17,7 @@ from error_codes import coded
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from repeated_noise import RepeatedNoise
 from scipy.stats import chi2
 
 import fulcrum
@@ -28,7 +29,7 @@ from fulcrum.core.noise.mechanism import (
     batch_factors,
     clip,
 )
-from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.errors import DivergedUpdateError
@@ -56,7 +57,7 @@ def seeded(plan: Plan, times: float, number: int) -> GaussianMechanism:
 
 def on_lattice(plan: Plan, times: float, number: int) -> LatticeMechanism:
     terms = release_parameters_of(plan, plan.federation.silo_name(0))
-    return dataclasses.replace(terms, noise=SecureNoise._for_test(bytes([number] * 32)), width=times * terms.width)
+    return dataclasses.replace(terms, noise=RepeatedNoise(bytes([number] * 32)), width=times * terms.width)
 
 
 def example_of_the_docs(plan: Plan, times: float, number: int) -> Mechanism:

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from repeated_noise import RepeatedNoise
 from scipy import stats
 
 from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
@@ -77,6 +78,6 @@ def test_secure_noise_is_never_drawn_twice():
 
 
 def test_noise_for_tests_can_be_drawn_again_and_is_of_another_type():
-    first, second = (SecureNoise._for_test(bytes(32)) for _ in range(2))
+    first, second = (RepeatedNoise(bytes(32)) for _ in range(2))
     assert (first.integers(width=50.0, count=9) == second.integers(width=50.0, count=9)).all()
     assert type(first) is not SecureNoise

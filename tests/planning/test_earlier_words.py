@@ -112,7 +112,22 @@ def test_a_plan_of_today_is_in_words_of_today():
 
 
 def test_an_observer_has_the_same_words_under_the_old_name():
-    words = Guarantee(rounds=1, delta=1e-5, innermost="region", worst={"region": 1.0, "silo": 1.0})
+    words = fulcrum.Guarantee(rounds=1, delta=1e-5, innermost="region", worst={"region": 1.0, "silo": 1.0})
     with pytest.warns(DeprecationWarning, match=r"Guarantee\.whom goes with version 0\.3\. Use describe_observer"):
         observer = words.whom("region")
     assert observer == words.describe_observer("region")
+
+
+def test_a_plan_answers_to_earlier_attributes_with_a_warning():
+    plan = fulcrum.plan("consortium", rounds=3, epsilon=1.0)
+    with pytest.warns(DeprecationWarning, match=r"Plan\.whom goes with version 0\.3\. Use fulcrum\.guarantee_of\(plan"):
+        assert plan.whom("silo") == fulcrum.guarantee_of(plan).describe_observer("silo")
+    with pytest.warns(DeprecationWarning, match=r"Plan\.follows .* Use plan\.continues_previous_plan"):
+        assert plan.follows is plan.continues_previous_plan is False
+    with pytest.warns(DeprecationWarning, match=r"Plan\.changed .* Use fulcrum\.verified_plan\(plan\)"):
+        assert plan.changed is False
+    object.__setattr__(plan, "rounds", 4)
+    with pytest.warns(DeprecationWarning, match=r"Plan\.changed"):
+        assert plan.changed is True
+    with pytest.warns(DeprecationWarning, match=r"Plan\.statement"):
+        assert plan.statement.startswith("Over ")

@@ -4,8 +4,8 @@ import pytest
 from regional import World
 
 import fulcrum
-from fulcrum.aggregation.site_setup import init_site
-from fulcrum.core.silo.site import FORMAT, SiteSettings, read_site, site_toml
+from fulcrum.aggregation.site_setup import init_site, site_toml
+from fulcrum.core.silo.site import FORMAT, SiteSettings, read_site
 from fulcrum.engines.built_in_training import start
 
 

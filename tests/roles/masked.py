@@ -9,12 +9,12 @@ import pytest
 import fulcrum
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.masked_round import MaskedRound
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.core.masking.masking_messages import member_reply_from_bytes, request_from_bytes
 from fulcrum.core.silo.masked_release import MaskedSilo
-from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site, site_toml
-from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.errors import FulcrumError
 from fulcrum.planning.files.plan_issue import write_signature
@@ -95,7 +95,7 @@ class MaskedWorld:
         return masked.answers
 
     def ledger(self, name):
-        with Ledger.read(self.folder / name / "state" / ledger_name(name)) as ledger:
+        with read_ledger(self.folder / name / "state" / ledger_name(name)) as ledger:
             assert all(check.holds for check in verify_ledger(ledger))
             return ledger.entries()
 

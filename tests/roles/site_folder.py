@@ -5,14 +5,14 @@ import textwrap
 
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
-from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.training.in_process_training import InProcessTraining
 from fulcrum.core.training.training_module import TrainingModule, load_training_module
 
 
 def released(home):
     """The rounds that the ledger of silo a holds."""
-    with Ledger.read(home / "state" / "a.ledger") as ledger:
+    with read_ledger(home / "state" / "a.ledger") as ledger:
         return [entry.round_number for entry in ledger.entries()]
 
 

@@ -11,6 +11,7 @@ from scipy import optimize, stats
 import fulcrum
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import PlanError
 from fulcrum.planning.replanning import replan
 
@@ -120,7 +121,7 @@ def test_what_a_silo_spent_before_it_moved_and_weights_changed_is_added_up_for_e
             assert true <= (8.0 if tier == "silo" else 2.0) * (1 + 1e-9)
     released(new, tmp_path, 4)
     for name in new.federation.silo_names.tolist():
-        with Ledger.read(tmp_path / f"{name}.ledger") as ledger:
+        with read_ledger(tmp_path / f"{name}.ledger") as ledger:
             assert renyi(ledger.total_cost.shifts["region"], new.target.accounted_delta) <= 2.0 * (1 + 1e-9)
             assert renyi(ledger.total_cost.shifts["silo"], new.target.accounted_delta) <= 8.0 * (1 + 1e-9)
 

@@ -14,14 +14,15 @@ from error_codes import coded
 from masked import MaskedWorld
 from site_folder import released, rewritten
 
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.core.silo.site import FORMAT, SUMS, Site, SiteSettings, read_site, site_toml
+from fulcrum.core.silo.site import FORMAT, SUMS, Site, SiteSettings, read_site
 from fulcrum.core.silo.site_records import MARK
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import FulcrumError, StorageError
 
 
@@ -127,7 +128,7 @@ def test_a_silo_that_took_part_before_names_its_ledger_and_goes_on_from_what_it_
     refused(lambda: init_site(read_site(again), ledger=other), "site.ledger-foreign")
     assert init_site(read_site(again), ledger=kept / "a.ledger") == []
     started(again, model, 2)
-    with Ledger.read(kept / "a.ledger") as ledger:
+    with read_ledger(kept / "a.ledger") as ledger:
         assert [entry.round_number for entry in ledger.entries()] == [1, 2]
     refused(lambda: init_site(read_site(again), ledger=kept / "a.ledger"), "site.already-initialised")
 
@@ -211,7 +212,7 @@ def test_another_ledger_in_the_place_of_the_sites_own_releases_nothing(silo, mod
     for number in (1, 2):
         refused(lambda number=number: started(silo, model, number), "site.record-replaced")
     refused(lambda: init_site(read_site(silo)), "site.already-initialised")
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         assert ledger.sequence == 0
 
 

@@ -14,6 +14,7 @@ import pytest
 from error_codes import coded
 from hypothesis import given
 from hypothesis import strategies as st
+from repeated_noise import RepeatedNoise
 
 import fulcrum
 from fulcrum.core.messages.layout import Layout, flatten_arrays
@@ -44,7 +45,7 @@ SILO = "region-1-1"
 
 def repeated(terms):
     """The same mechanism with noise that can be drawn again."""
-    return dataclasses.replace(terms, noise=SecureNoise._for_test(bytes(32)))
+    return dataclasses.replace(terms, noise=RepeatedNoise(bytes(32)))
 
 
 @pytest.fixture(scope="module")
@@ -408,9 +409,7 @@ def test_noise_of_another_making_and_aggregators_are_refused(deployment, ledger)
             return np.zeros(count, dtype=np.int64)
 
     assert "takes SecureNoise alone, got Zero" in refused(UPDATE, deployment, ledger=ledger, noise=Zero())
-    assert "takes SecureNoise alone" in refused(
-        UPDATE, deployment, ledger=ledger, noise=SecureNoise._for_test(bytes(32))
-    )
+    assert "takes SecureNoise alone" in refused(UPDATE, deployment, ledger=ledger, noise=RepeatedNoise(bytes(32)))
     aggregated = dataclasses.replace(deployment, injection="aggregator", aggregator_noise_multiplier=np.ones(4))
     assert "one in which silos do not draw the noise" in refused(UPDATE, aggregated, ledger=ledger)
     for wrong in ("1", 1.0, None):

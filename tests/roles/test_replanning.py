@@ -11,6 +11,7 @@ import fulcrum
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import PlanError, UnreachableTargetError
 from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.replanning import replan
@@ -444,7 +445,7 @@ def test_an_outer_tier_without_a_target_on_the_root_is_charged_as_the_region(tmp
     )
     assert old.effective_multiplier("federation")[0] == old.effective_multiplier("region")[0]
     released_so_far(old, tmp_path, 1)
-    with Ledger.read(tmp_path / "s00.ledger") as ledger:
+    with read_ledger(tmp_path / "s00.ledger") as ledger:
         spent = ledger.total_cost.shifts
     assert tuple(spent) == TIERS
     assert spent["federation"] == spent["region"] < spent["silo"]

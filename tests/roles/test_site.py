@@ -10,9 +10,10 @@ from site_folder import released, rewritten
 
 import fulcrum
 from fulcrum.aggregation.region_store import RegionFile
+from fulcrum.aggregation.site_setup import site_toml
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.core.silo.site import FORMAT, SiteSettings, once_free, read_site, site_toml
+from fulcrum.core.silo.site import FORMAT, SiteSettings, once_free, read_site
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.training.training_module import load_training_module
 from fulcrum.errors import DataError, FileInUseError, LedgerInUseError, ReleaseError, SignatureError

@@ -11,8 +11,8 @@ import pytest
 from error_codes import coded
 from journaled_files import PLAN, Book, Watched, journal_of, opens_with, put, recording, refused, state
 
-from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError
 
 unix = pytest.mark.skipif(sys.platform == "win32", reason="needs limits of Unix")
@@ -48,7 +48,7 @@ def test_a_process_killed_in_a_commit_leaves_what_it_recorded_before(kind, tmp_p
     refused(kind, path, "was left in the middle of a commit")
     put(path, saved)
     if isinstance(kind, Book):
-        with Ledger.read(path) as ledger:  # takes it back as well
+        with read_ledger(path) as ledger:  # takes it back as well
             assert ledger.sequence == 2
         put(path, saved)
     opens_with(kind, path, 2)
@@ -134,7 +134,7 @@ def test_a_forked_child_that_ends_as_programs_do_leaves_the_files_of_its_parent_
     command = [sys.executable, "-c", FORKED.replace("END", end), str(path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert (done.returncode, done.stderr) == (-9, "")
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         assert ledger.sequence == 2
     assert all(check.holds for check in verify_ledger(path, least_sequence=2))
 

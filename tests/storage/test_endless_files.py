@@ -15,8 +15,8 @@ from journaled_files import KINDS, PLAN, Book, Rounds
 from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.store import sqlite_connection as connections
 from fulcrum.core.store.commit_mark import PAGE_BYTES
-from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError
 
 LEVELS, CHILDREN = 8, 100
@@ -123,7 +123,7 @@ def test_an_endless_ledger_is_verified_and_read_in_bounded_time(tmp_path):
     checks = verify_ledger(path)
     assert [(check.name, check.holds) for check in checks] == [("file", False)]  # its rows are not asked for
     with pytest.raises(LedgerError, check=coded("ledger.content-damaged")):
-        Ledger.read(path)
+        read_ledger(path)
 
 
 def test_a_payload_longer_than_its_file_is_not_read(tmp_path):

@@ -7,9 +7,11 @@ import pytest
 from error_codes import coded
 from journaled_files import Book, Rounds, Sums, refused
 
+from fulcrum.core.store import ledger_reading
 from fulcrum.core.store import sqlite_connection as connections
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger, read_only
 from fulcrum.errors import LedgerError
 
 NOT_OURS = "is damaged: its tables are not those that Fulcrum makes"
@@ -128,7 +130,7 @@ FORGETS = "CREATE TRIGGER t AFTER INSERT ON payload BEGIN DELETE FROM entry; DEL
 def test_a_trigger_that_forgets_releases_never_gave_a_fresh_one(tmp_path):
     path = tmp_path / "lyon.ledger"
     planted(Book(), path, FORGETS)
-    for work in (Ledger.read, verify_ledger, lambda path: Ledger.open(path, silo="lyon")):
+    for work in (read_ledger, verify_ledger, lambda path: Ledger.open(path, silo="lyon")):
         with pytest.raises(LedgerError, match=NOT_OURS):
             work(path)
 
@@ -136,13 +138,14 @@ def test_a_trigger_that_forgets_releases_never_gave_a_fresh_one(tmp_path):
 @pytest.fixture
 def unchecked(monkeypatch):
     """Schemas are not compared: what else stands in the way of planted code is on its own."""
-    monkeypatch.setattr(connections, "check_schema", lambda *_, **__: None)
+    for module in (connections, ledger_reading):
+        monkeypatch.setattr(module, "check_schema", lambda *_, **__: None)
 
 
 @pytest.fixture
 def unguarded(monkeypatch):
     """SQLite's own settings let triggers and views run."""
-    real = connections._connect
+    real = connections.connect
 
     def with_code(*arguments):
         connection = real(*arguments)
@@ -152,7 +155,8 @@ def unguarded(monkeypatch):
             connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, True)
         return connection
 
-    monkeypatch.setattr(connections, "_connect", with_code)
+    for module in (connections, ledger_reading):
+        monkeypatch.setattr(module, "connect", with_code)
 
 
 FORGETS_EARLIER = "CREATE TRIGGER t AFTER INSERT ON entry BEGIN DELETE FROM entry WHERE sequence < NEW.sequence; END"
@@ -178,7 +182,7 @@ def test_the_authorizer_alone_keeps_triggers_and_views_from_tables_that_statemen
         schema = kind.file(opened).whole_schema()
     view = f"DROP TABLE {other}; CREATE VIEW {other} AS SELECT * FROM mark;"
     planted(kind, path, f"{view} CREATE TRIGGER t BEFORE DELETE ON {table} BEGIN SELECT * FROM mark; END")
-    with contextlib.closing(connections.read_only(path, schema)) as connection:
+    with contextlib.closing(read_only(path, schema)) as connection:
         assert connection.execute("SELECT count(*) FROM mark").fetchone() == (1,)
         assert connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] > 0
         for sql in (f"SELECT * FROM {other}", f"DELETE FROM {table}"):

@@ -28,6 +28,7 @@ from fulcrum.core.masking.masking_messages import (
     SHARES,
     UNMASKING,
     Attested,
+    Begin,
     Inbox,
     PublicKeys,
     Revealed,
@@ -64,12 +65,25 @@ _SHARES_BYTES = 128
 """The bytes of two sealed shares for a neighbour, without the neighbour's name."""
 
 
+def session_of(group: Group, round_number: int, input_digest: str, attempt: int = 1) -> Session:
+    """Returns the session of a group's round, or raises `ExchangeError` for a round outside of the plan."""
+    session = Session(
+        plan_digest=group.plan_digest,
+        group=group.name,
+        round_number=round_number,
+        attempt=attempt,
+        input_digest=input_digest,
+    )
+    group.check_session(session)
+    return session
+
+
 class MaskedGroup:
     """A masked round of a group, at the server.
 
     Args:
         group: The silos that are masked together.
-        session: The round and the model, from `Group.session`.
+        session: The round and the model, from `session_of`.
         layout: The names and shapes of the model's arrays.
     """
 
@@ -111,7 +125,10 @@ class MaskedGroup:
     def _make_requests(self) -> dict[str, bytes]:
         request: Any
         if self.stage == KEYS:
-            request = self._group.begin(self._session)
+            group = self._group
+            request = Begin(
+                session=self._session, threshold=group.threshold, neighbours=group.neighbours, bits=group.bits
+            )
         elif self.stage == SHARES:
             request = Roster(session=self._session, keys=self._roster)
         elif self.stage == INPUT:

@@ -14,12 +14,13 @@ server's patience.
 
 from collections.abc import Mapping
 
-from fulcrum.aggregation.masked_group import MaskedGroup
+from fulcrum.aggregation.masked_group import MaskedGroup, session_of
+from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import member_reply_from_bytes
 from fulcrum.core.messages.membership import senders_of
-from fulcrum.core.messages.model_message import checked_model, input_digest_of
+from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import verified_plan
@@ -59,7 +60,7 @@ class MaskedRound:
         for name in senders_of(plan):
             group = group_of(plan, name)
             self._group_of |= dict.fromkeys(group.regions, name)
-            self._running[name] = MaskedGroup(group, group.session(round_number, input_digest, attempt), layout)
+            self._running[name] = MaskedGroup(group, session_of(group, round_number, input_digest, attempt), layout)
 
     @property
     def answers(self) -> dict[str, RegionalSum | Withheld]:

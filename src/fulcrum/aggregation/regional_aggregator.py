@@ -23,13 +23,13 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from fulcrum.aggregation.model_checks import check_model_layout
 from fulcrum.aggregation.norm_tests import norm_bounds
 from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout, dtype_of
 from fulcrum.core.messages.membership import members_of, step_of
-from fulcrum.core.messages.model_message import check_model_layout
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.plan_reader import SupportsContent

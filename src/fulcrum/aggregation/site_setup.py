@@ -18,22 +18,23 @@ No mark can reveal an earlier participation if the operator gives the silo new f
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.core.silo.site import STATE, SUMS, Site, ledger_name, record_name
+from fulcrum.core.silo.site import STATE, SUMS, Site, SiteSettings, ledger_name, record_name
 from fulcrum.core.silo.site_records import FORMAT, MARK, IdentifiedRecord, Mark, mark_name, read_mark, record_files
 from fulcrum.core.store.disk_sync import sync_folder
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.store.file_holding import lock_file
 from fulcrum.core.store.ledger import Ledger
-from fulcrum.errors import FileInUseError, StorageError
+from fulcrum.core.store.ledger_reading import read_ledger
+from fulcrum.errors import DataError, FileInUseError, StorageError
 
 _UNNAMED = ".init"  # the folder of new records before the marks name them
 _LOCK = ".init.lock"  # exists in the folder of records during a call
@@ -254,7 +255,7 @@ def _has_released(site: Site) -> bool:
     path = site.state / ledger_name(site.settings.name)
     if not path.exists():
         return False
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         return any(entry.plan_digest == site.plan.digest for entry in ledger.entries())
 
 
@@ -310,3 +311,20 @@ def _check_same_silo(site: Site, missing: list[_Record], here: Mark, there: Mark
             raise StorageError(
                 "site.silo-renamed", folder=site.folder, silo=silo, ledger=name, new_name=site.settings.name
             )
+
+
+def site_toml(settings: SiteSettings) -> str:
+    """Returns the text of site.toml."""
+    fields: dict[str, Any] = msgspec.to_builtins(settings)
+    options = fields.pop("options")
+    lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
+    if options:
+        lines += ["", "[options]", *(f"{name} = {_toml(value)}" for name, value in options.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    """Returns a value as TOML; strings, numbers, booleans and lists of JSON are TOML as well."""
+    if isinstance(value, Mapping) or value is None:
+        raise DataError("site.option-type", option=value)
+    return msgspec.json.encode(value).decode()

@@ -90,7 +90,7 @@ def whole_audit(
         through = engine
         probing.append(lambda errors: engine_run_probes(plan, errors, engine=through, seed=seed, on_round=on_progress))
         probes += len(plan.federation.innermost.nodes)
-    if plan.aggregation == "masked":
+    if plan.is_masked:
         masks = min(MASKS_A_TRIAL * trials, MOST_MASKS)
         probing.append(lambda errors: masked_probes(plan, errors, seed=seed, silo=silo))
         probing.append(lambda _: mask_probes(plan, masks=masks, on_masks=partial(on_progress, "Making masks")))
@@ -130,7 +130,7 @@ def _probing(
     silos = probed_silos(plan) if silo is None else [silo]
     probing: list[Callable[[Errors], list[Probe]]] = []
     count = 0
-    if plan.injection == "silo":
+    if plan.silos_draw_noise:
         probing.append(lambda errors: release_probes(plan, errors, silos=silos, seed=seed, policy=policy))
         count += len(silos)
     if silo is None:

@@ -78,7 +78,7 @@ class SiteOptions:
             read_policy(
                 self.policy
             )  # an unreadable file is refused now; the plan is checked against the policy once the plan is signed
-            if plan.purpose == "research":
+            if plan.is_research:
                 raise ParameterError("cli.policy-for-research-plan")
         settings = dict(map(_setting, self.settings))
         if settings and self.train == BUILT_IN:
@@ -133,7 +133,7 @@ def deployment_of(
 ) -> Deployment:
     """Returns the deployment for the operators of sites; a research plan is refused."""
     plan = read_plan(plan_file)
-    if plan.purpose == "research":
+    if plan.is_research:
         raise PlanError("cli.research-plan-deployed", file=plan_file, engine=engine.name)
     return (sites or SiteOptions()).deployment(
         plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port

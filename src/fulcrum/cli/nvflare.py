@@ -19,7 +19,7 @@ from fulcrum.cli.deployments import (
 from fulcrum.cli.options import DEPLOYMENT, FormatOption, PlanArgument, RunOption, argument, number, option
 from fulcrum.cli.training_options import TrackingOptions, TrainingOptions
 from fulcrum.core.silo.site import ledger_name
-from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.nvflare.console import follow
 from fulcrum.engines.nvflare.flare_engine import FLARE
 from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
@@ -113,7 +113,7 @@ def _further(deployment: Deployment, done: LocalRun, folder: Path) -> Further:
     """Returns results on regions without any sum, failed silos, and ledgers."""
     plan, releases = deployment.plan, _releases(deployment, folder / "kits")
     lines = []
-    if plan.purpose == "deployment":
+    if plan.is_deployment:
         lines.append(("ledgers", f"{sum(releases.values())} releases of {len(plan.federation)} silos charged"))
     silent = sorted(set(deployment.regions) - {region for summary in done.history for region in summary["summed"]})
     notes = [(True, f"{', '.join(silent)} never sent a sum: log.txt in the kit has the reason.")] if silent else []
@@ -128,6 +128,6 @@ def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
     for silo in deployment.plan.federation.silo_names.tolist():
         path = FLARE.site_folder(kits, silo) / "state" / ledger_name(silo)
         if path.exists():
-            with Ledger.read(path) as ledger:
+            with read_ledger(path) as ledger:
                 counts[silo] = len(ledger.entries())
     return counts

@@ -152,7 +152,7 @@ def export(
 ) -> int:
     """Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs."""
     plan = read_plan(plan_file)
-    if to == "flower" and plan.aggregation == "masked" and output is not None:
+    if to == "flower" and plan.is_masked and output is not None:
         return _export_app(plan, output, style)
     check_output(output)
     text = export_plan(plan, to)

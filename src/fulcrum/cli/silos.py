@@ -29,8 +29,9 @@ from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.earlier_ledgers import convert_ledger
-from fulcrum.core.store.ledger import Allowance, Cost, Ledger
+from fulcrum.core.store.ledger import Allowance, Cost
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import ParameterError, PolicyError
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.files.plan_issue import new_key, sign_plan
@@ -93,7 +94,7 @@ def policy(
     plan = verified_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
     before = 0
     if ledger is not None:
-        with Ledger.read(ledger) as book:
+        with read_ledger(ledger) as book:
             if book.silo != silo:
                 raise PolicyError("ledger.other-silo", file=ledger, owner=book.silo, silo=silo)
             before = book.releases_besides(plan.digest)
@@ -117,7 +118,7 @@ def show_ledger(
     style: FormatOption = "table",
 ) -> int:
     """Show every release of a silo, and the epsilon spent against each observer."""
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         entries, spent, silo, head = ledger.entries(), ledger.total_cost.shifts, ledger.silo, ledger.head
     observers = list(dict.fromkeys(name for entry in entries for name in entry.cost.shifts))
     rows = [

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import dataclasses
 import ipaddress
 import re
 import shutil
@@ -14,17 +13,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.policy import read_policy
-from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings, site_toml
+from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings
 from fulcrum.errors import DataError, ParameterError, PlanError, in_one_line
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature
 from fulcrum.planning.plan import Plan, save_plan
+from fulcrum.planning.plan_figures import changed_copy
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RunResult
 from fulcrum.server.sum_archive import SUMS_FOLDER
@@ -160,7 +160,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
 
 def check_stays_here(deployment: Deployment) -> None:
     """Raises `PlanError` for a research plan that other machines would reach."""
-    if deployment.plan.purpose == "research" and deployment.host not in THIS_MACHINE:
+    if deployment.plan.is_research and deployment.host not in THIS_MACHINE:
         raise PlanError("kit.plan-research")
 
 
@@ -181,7 +181,7 @@ def signed_plan(deployment: Deployment, work: Path, keys: Mapping[str, str], iss
         shutil.copy(deployment.plan_file, path)
         shutil.copy(signature, f"{path}.sig")
     else:
-        save_plan(dataclasses.replace(deployment.plan, keys=dict(keys or deployment.plan.keys)), path)
+        save_plan(changed_copy(deployment.plan, keys=dict(keys or deployment.plan.keys)), path)
         if issuer_key is None:
             issuer_key = work / "issuer.key"
             new_key(issuer_key)
@@ -216,7 +216,7 @@ def write_site(
         role=role,
         name=name,
         issuer=plan.issuer,
-        purpose="research" if plan.purpose == "research" else "deployment",
+        purpose=plan.purpose,
         policy=role == "silo" and deployment.policy is not None,
         train=train,
         seed=deployment.seed,

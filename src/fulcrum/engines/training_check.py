@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.core.messages.model_message import checked_model
+from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.errors import DataError
 from fulcrum.planning.plan import Plan

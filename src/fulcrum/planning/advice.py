@@ -21,7 +21,7 @@ from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
-from fulcrum.planning.plan_figures import PlanFigures, with_uniform_noise
+from fulcrum.planning.plan_figures import PlanFigures, changed_copy, with_uniform_noise
 from fulcrum.planning.theory.allocation import allocate
 from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.planning.theory.noise_bound import outer_coalitions
@@ -232,7 +232,9 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
                 least_influence=plan.least_influence,
             ).federation
         noise = allocate(federation, requirement)
-        merged_plan = replace(plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None)
+        merged_plan = changed_copy(
+            plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None
+        )
         yield pair, plan.model_noise - merged_plan.model_noise
 
 
@@ -257,7 +259,7 @@ def _epsilon_text(epsilon: float) -> str:
 
 
 def _on_accountant(plan: PlanFigures) -> list[Advice]:
-    if plan.purpose != "deployment" or plan.accountant == "renyi":
+    if not plan.is_deployment or plan.accountant == "renyi":
         return []
     remedy = "Plan with --accountant renyi."
     text = f"These figures are proven for continuous noise, not for the lattice noise that silos draw. {remedy}"
@@ -266,7 +268,7 @@ def _on_accountant(plan: PlanFigures) -> list[Advice]:
 
 def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
-    if plan.injection == "aggregator":
+    if not plan.silos_draw_noise:
         text = (
             f"The {inner} aggregators add the noise, so every aggregator sees updates without noise: "
             "the plan has no guarantee against a curious aggregator."
@@ -275,7 +277,7 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     if SILO in plan.epsilon_target:
         return []
     inside, above = float(plan.epsilon_inside.max()), float(plan.epsilon_above.max())
-    if plan.aggregation == "masked":
+    if plan.is_masked:
         if inside <= above * (1 + 1e-9):
             return []
         remedy = "For a smaller epsilon, plan with --colluders 1, or add a target with --epsilon-inside."
@@ -352,7 +354,7 @@ def _on_information(plan: PlanFigures) -> list[Advice]:
 
 def _on_dropout(plan: PlanFigures) -> list[Advice]:
     inner = plan.federation.innermost.name
-    if len(plan.federation) > _DROPOUT_CHECK_UP_TO or plan.injection == "aggregator":
+    if len(plan.federation) > _DROPOUT_CHECK_UP_TO or not plan.silos_draw_noise:
         return []
     now = float(plan.epsilon_above.max())
     then = float(plan.epsilon(dropouts=plan.dropouts + 1).max())

@@ -239,7 +239,7 @@ def observer_trade(plan: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     """
     federation = plan.federation
     others = {tier: required for tier, required in plan.requirement.multiplier.items() if tier != SILO}
-    if plan.injection == "aggregator" or plan.aggregation == "masked" or not others:
+    if not plan.silos_draw_noise or plan.is_masked or not others:
         return ()
     outside = replace(plan.requirement, multiplier=others)
     least = float(allocate(federation, outside).min())

@@ -54,7 +54,7 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
     silos, tiers = plan.federation.silo_names.tolist(), ", ".join(tier.name for tier in plan.federation.tiers)
     if len(plan.federation.tiers) > 1:
         yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
-    if plan.aggregation != "masked":
+    if not plan.is_masked:
         yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
     wrong = next((name for name in silos if not _FOLDER_NAME.fullmatch(name)), None)
     if wrong is not None:
@@ -77,13 +77,13 @@ def _on_tiers(plan: "Plan") -> str:
 
 
 def _on_injection(plan: "Plan") -> str:
-    if plan.injection == "silo":
+    if plan.silos_draw_noise:
         return ""
     return "this engine runs plans in which silos draw their own noise. Plan with --injection silo"
 
 
 def _on_aggregation(plan: "Plan") -> str:
-    if plan.aggregation == "trusted":
+    if not plan.is_masked:
         return ""
     return "the aggregators of this engine see the releases that they add up. Plan with --aggregation trusted"
 

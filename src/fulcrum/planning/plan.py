@@ -12,19 +12,22 @@ from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ForeignPlanError
 from fulcrum.planning.plan_document import document_of
-from fulcrum.planning.plan_figures import PlanFigures
+from fulcrum.planning.plan_figures import PlanFigures, changed_copy
 
 _MOVED = {
     "advice": ("planning.advice:advice_on", "fulcrum.advice_on(plan)"),
-    "adjacency": ("planning.plan_document:guarantee_of", "fulcrum.guarantee_of(plan).adjacency"),
-    "assumptions": ("planning.plan_document:guarantee_of", "fulcrum.guarantee_of(plan).assumptions"),
+    "adjacency": ("planning.plan_document:guarantee_of.adjacency", "fulcrum.guarantee_of(plan).adjacency"),
+    "assumptions": ("planning.plan_document:guarantee_of.assumptions", "fulcrum.guarantee_of(plan).assumptions"),
+    "changed": ("planning.plan:is_changed", "fulcrum.verified_plan(plan)"),
     "check_federation": ("planning.plan:check_federation", "fulcrum verify --federation"),
-    "promise": ("planning.plan_document:guarantee_of", "fulcrum.guarantee_of(plan).promise"),
+    "follows": (":continues_previous_plan", "plan.continues_previous_plan"),
+    "promise": ("planning.plan_document:guarantee_of.promise", "fulcrum.guarantee_of(plan).promise"),
     "save": ("planning.plan:save_plan", "fulcrum.save_plan(plan, path)"),
-    "statement": ("planning.plan_document:guarantee_of", "fulcrum.guarantee_of(plan).statement"),
+    "statement": ("planning.plan_document:guarantee_of.statement", "fulcrum.guarantee_of(plan).statement"),
     "uniform": ("planning.plan_figures:with_uniform_noise", "fulcrum.plan(..., allocation='uniform')"),
+    "whom": ("planning.plan_document:guarantee_of.describe_observer", "fulcrum.guarantee_of(plan).describe_observer"),
 }
-"""Earlier attributes of a plan: the function in the place of each, and the call."""
+"""Earlier attributes of a plan: the function or attribute in the place of each, and the call."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -60,16 +63,24 @@ class Plan(PlanFigures):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         place, instead = _MOVED[name]
         warnings.warn(f"Plan.{name} goes with version 0.3. Use {instead}", DeprecationWarning, stacklevel=2)
-        module, _, function = place.partition(":")
+        module, _, member = place.partition(":")
+        if not module:
+            return getattr(self, member)
+        function, _, member = member.partition(".")
         called = getattr(importlib.import_module(f"fulcrum.{module}"), function)
-        if function == "guarantee_of":
-            return getattr(called(self), name)
-        return called(self) if name == "advice" else partial(called, self)
+        if member:
+            return getattr(called(self), member)
+        return called(self) if name in ("advice", "changed") else partial(called, self)
 
 
 def save_plan(plan: Plan, path: str | Path) -> None:
     """Writes a plan file; an existing file stays until the new file is whole."""
     write_whole(path, to_json(plan.content()))
+
+
+def is_changed(plan: Plan) -> bool:
+    """Returns True if a plan's fields do not give the digest of its content, for example after a change in memory."""
+    return content_digest(document_of(changed_copy(plan))) != plan.digest  # a copy has cached nothing
 
 
 def check_federation(plan: PlanFigures, federation: Topology, *, source: str = "") -> None:

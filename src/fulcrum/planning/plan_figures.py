@@ -11,7 +11,7 @@ Figures are functions of the data and are cached. No figure solves for an alloca
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -181,7 +181,7 @@ class PlanFigures(PlanData):
 
         In research the tight figures of continuous noise; in deployment the figures proven for lattice noise.
         """
-        accountant = "renyi" if self.purpose == "deployment" else "exact"
+        accountant = "renyi" if self.is_deployment else "exact"
         worst = self.worst_shift(tier)
         return observer_power_of_shift(worst, accountant=accountant, distance=self.reserve)
 
@@ -358,13 +358,26 @@ def _largest_pair(shift: FloatArray, node_of: IntArray) -> float:
 _Plan = TypeVar("_Plan", bound=PlanFigures)
 
 
+def changed_copy(plan: _Plan, **fields: Any) -> _Plan:
+    """Returns a copy of a plan with other fields, for example keys; nothing is solved and nothing is checked.
+
+    Every copy of a plan is made here, and every variant that is planned anew by `fulcrum.planning.planner.variant`.
+    """
+    return replace(plan, **fields)
+
+
+def as_research(plan: _Plan) -> _Plan:
+    """Returns a plan with the same noise in floating point, seeded: the lattice changes no figure of noise."""
+    return changed_copy(plan, purpose="research")
+
+
 def with_noise(plan: _Plan, allocation: str, noise_multiplier: FloatArray) -> _Plan:
     """Returns the same promise with other noise, drawn by silos or, under that injection, by aggregators.
 
     Nothing is checked: the result shows the figures of other noise.
     """
     own, injected = drawn_noise(plan.federation, noise_multiplier, plan.injection)
-    return replace(plan, allocation=allocation, noise_multiplier=own, aggregator_noise_multiplier=injected)
+    return changed_copy(plan, allocation=allocation, noise_multiplier=own, aggregator_noise_multiplier=injected)
 
 
 def with_uniform_noise(plan: _Plan) -> _Plan:

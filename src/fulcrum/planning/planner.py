@@ -494,7 +494,7 @@ def _reserve(plan: Plan) -> float:
             members=len(federation),
             silo=federation.silo_name(silo),
         )
-    inside = plan.group_tier if plan.aggregation == "masked" else SILO
+    inside = plan.group_tier if plan.is_masked else SILO
     reserve = 2 * max(
         delta_reserve(
             rounds=plan.rounds,

@@ -29,6 +29,7 @@ from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.silo.release_parameters import assumptions_of
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_checks import verify_ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
@@ -80,7 +81,7 @@ def replan(
             if name in old_silos:
                 raise PlanError("replan.ledger-missing", silo=name, file=path)
             continue
-        with Ledger.read(path) as ledger:
+        with read_ledger(path) as ledger:
             if ledger.silo != name:
                 raise PlanError("ledger.other-silo", file=path, owner=ledger.silo, silo=name)
             failed = next((check for check in verify_ledger(ledger) if not check.holds), None)
@@ -127,7 +128,7 @@ def _growth(old: Plan, new: Plan) -> float:
     reserve is twice the need, as every reserve is; the factor of two covers the small change of epsilon by a larger
     reserve.
     """
-    if new.purpose == "research":
+    if new.is_research:
         return 1.0
     tiers = set(old.federation.tier_names) & set(new.federation.tier_names)
     epsilons = [(min(new.worst_epsilon(tier), 700.0), old.worst_epsilon(tier)) for tier in tiers]

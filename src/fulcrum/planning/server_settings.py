@@ -21,7 +21,7 @@ def requirement_of(plan: PlanData) -> Requirement:
         multiplier=plan.required_multiplier,
         colluders=plan.colluders,
         dropouts=plan.dropouts,
-        masked=plan.aggregation == "masked",
+        masked=plan.is_masked,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import as_research
 from fulcrum.planning.planner import Past, variant
 from fulcrum.planning.recipes import RECIPES, Recipe
 from fulcrum.planning.theory.allocation import ALLOCATIONS
@@ -76,7 +77,7 @@ def other_weights(plan: Plan) -> OtherWeights | None:
         ),
         "--recipe joint": replace(joint, clip_norm=plan.clip_norm),
     }
-    continuous = replace(plan, purpose="research")  # the lattice changes no figure here, and takes long to check
+    continuous = as_research(plan)  # the lattice changes no figure here, and takes long to check
     plans: dict[str, Plan] = {}
     for option, recipe in tried.items():
         try:
@@ -124,7 +125,7 @@ def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, p
     if parameters is not None:
         target = replace(target, parameters=parameters)
     past: dict[str, Any] = {"spent": plan.target.spent, "moved": plan.moved}
-    if plan.purpose == "research":  # in deployment the lattice's part of delta is found again
+    if plan.is_research:  # in deployment the lattice's part of delta is found again
         past["reserve"] = plan.target.reserve
     return variant(plan, target=target, past=Past(**past), **parts_of(recipe, plan))
 

@@ -32,12 +32,13 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.aggregation.norm_tests import largest_sum
 from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import in_units
 from fulcrum.core.messages.membership import members_of, senders_of, step_of
-from fulcrum.core.messages.model_message import Model, checked_model, model_digest
+from fulcrum.core.messages.model_message import Model, model_digest
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan

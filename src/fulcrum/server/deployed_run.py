@@ -52,7 +52,7 @@ def deployed_run(
         allocation=plan.allocation,
         task=task,
         engine=engine,
-        seeds=[seed] if plan.purpose == "research" else [],
+        seeds=[seed] if plan.is_research else [],
         accuracy=rounds[-1].accuracy if rounds else None,
         rounds=rounds,
         notes=list(notes),

@@ -78,7 +78,7 @@ def promise(plan: Plan) -> dict[str, Any]:
         "name": plan.federation.name,
         "inner": plan.federation.innermost.name,
         "one_group": plan.one_group,
-        "alone": plan.aggregation == "masked" and plan.smallest_group == 1,
+        "alone": plan.is_masked and plan.smallest_group == 1,
         "claim": claim(plan),
         "terms": f"neighbouring federations {guarantee.adjacency}; {guarantee.assumptions[-2]}",
         "above": plan.worst_epsilon(),
@@ -86,7 +86,7 @@ def promise(plan: Plan) -> dict[str, Any]:
         "infinite": math.inf,
         "saving": plan.model_saving,
         "fourth": _fourth_figure(plan),
-        "baseline": "uniform silo noise" if plan.injection == "aggregator" else "uniform",
+        "baseline": "uniform silo noise" if not plan.silos_draw_noise else "uniform",
     }
 
 

@@ -160,7 +160,7 @@ def verdict(plan: "Plan") -> Verdict:
     too = ", who also saw all that was released before," if plan.continues_previous_plan else ""
     above, inside = f"above the {inner}s", f"inside a {inner}"
     sees = "sees single updates"
-    if plan.aggregation == "masked":
+    if plan.is_masked:
         whose = f"of the silos of each {inner}" if plan.one_group else "of its silos"
         sees = f"is the server with {max(1, plan.colluders)} {whose}"
     if plan.one_group:
@@ -180,7 +180,7 @@ def verdict(plan: "Plan") -> Verdict:
             epsilon=plan.worst_epsilon(tier),
         )
     research = "the tight figures of continuous Gaussian noise"
-    basis = research if plan.purpose == "research" else "bounds that are proven for the lattice noise that silos draw"
+    basis = research if plan.is_research else "bounds that are proven for the lattice noise that silos draw"
     if plan.continues_previous_plan and not all(_is_proven_by_filters(plan, tier) for tier in (inner, SILO)):
         basis += (
             ", against an observer without a target, or with an epsilon below its target, if outputs had no influence "

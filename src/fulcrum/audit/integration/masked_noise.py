@@ -7,14 +7,13 @@ clipped updates is noise, and must be all the noise of the plan.
 import math
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fulcrum.aggregation.masked_group import MaskedGroup
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.masked_group import MaskedGroup, session_of
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
 from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
@@ -27,10 +26,11 @@ from fulcrum.core.messages.model_message import model_digest
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
-from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, site_toml
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
 from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import changed_copy
 
 
 def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:
@@ -44,7 +44,7 @@ def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = N
         seed: Seed of the updates, and of the noise in research.
         silo: Run the group of this silo.
     """
-    if plan.aggregation != "masked" or len(plan.federation.tiers) > 1:
+    if not plan.is_masked or len(plan.federation.tiers) > 1:
         return []
     names = senders_of(plan) if silo is None else (group_name_of(plan, silo),)
     fitting = [name for name in names if 2 <= len(members_of(plan, name)) <= MOST_MEMBERS]
@@ -89,7 +89,7 @@ def _masked_sums(
     for folder in folders.values():
         (folder / "state").mkdir(parents=True)
     keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
-    keyed = verified_plan(replace(plan, keys=keys))
+    keyed = verified_plan(changed_copy(plan, keys=keys))
     options = {"parameters": parameters, "directions": seed}
     training_module, model = TrainingModule(start=start, train=train), start(options)
     silos = {
@@ -98,7 +98,7 @@ def _masked_sums(
     group, layout = group_of(keyed, name), Layout(names=(ARRAY,), shapes=((parameters,),))
     sums = []
     for number in range(1, rounds + 1):
-        aggregation = MaskedGroup(group, group.session(number, model_digest(model)), layout)
+        aggregation = MaskedGroup(group, session_of(group, number, model_digest(model)), layout)
         requests: Any = aggregation.requests()
         while isinstance(requests, dict):
             for silo, request in requests.items():

@@ -6,7 +6,6 @@ so an audit spends no budget.
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +28,7 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import changed_copy
 
 MOST_SILOS = 8
 """The most silos whose releases are made in full."""
@@ -57,7 +57,7 @@ def release_probes(
     parameters = plan.parameters or PARAMETERS
     rounds = min(plan.rounds, _MOST_ROUNDS)
     times = -(-VALUES_A_SILO // (rounds * parameters))
-    if plan.purpose == "deployment":
+    if plan.is_deployment:
         times = min(times, _MOST_LEDGERS)
     probes = []
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as folder:
@@ -91,7 +91,7 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
     federation = plan.federation
     sizes = np.bincount(federation.innermost.parent_of)
     fitting = [region for region in range(len(sizes)) if 2 <= sizes[region] <= MOST_MEMBERS]
-    trusted = plan.injection == "silo" and plan.aggregation == "trusted"
+    trusted = plan.silos_draw_noise and not plan.is_masked
     if len(federation.tiers) > 1 or not trusted or not fitting:
         return []
     name = federation.innermost.nodes[min(fitting, key=lambda region: int(sizes[region]))]
@@ -104,7 +104,7 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
         folder = Path(scratch)
         where = {site: folder / f"{place}.key" for place, site in enumerate([name, *members])}
         keys = {silo: new_key(where[silo]) for silo in members}
-        keyed = verified_plan(replace(plan, keys=keys | {name: new_key(where[name], "sealing")}))
+        keyed = verified_plan(changed_copy(plan, keys=keys | {name: new_key(where[name], "sealing")}))
         with Region.open(folder / "region", keyed, name, where[name]) as region:
             region.expect_layout(layout)
             for silo, index in members.items():
@@ -134,11 +134,11 @@ def _release_canaries(
     plan: Plan | VerifiedPlan, silo: str, rounds: int, parameters: int, seed: int, path: Path, policy: Policy | None
 ) -> list[tuple[Release, FloatArray]]:
     """Releases canaries through a scratch ledger; returns every release with its expected update."""
-    index, masked = index_of(plan, silo), plan.aggregation == "masked"
+    index, masked = index_of(plan, silo), plan.is_masked
     weight = float(plan.federation.weights[index])
     along = [direction(seed, index, number, parameters) for number in range(1, rounds + 1)]
     updates = [{ARRAY: OVERSIZE * plan.clip_norm * unit} for unit in along]
-    if plan.purpose == "research":
+    if plan.is_research:
         sent = [
             release(update, plan, silo, number, noise=SeededNoise(seed=seed), masked=masked)
             for number, update in enumerate(updates, 1)

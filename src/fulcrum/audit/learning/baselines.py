@@ -29,7 +29,7 @@ def baseline_plans(plan: Plan, *, parameters: int) -> dict[str, Plan]:
         parameters: Parameters of the attacked model, for a plan without a number.
     """
     plans = {row_of(plan, least_influence=plan.least_influence) or AS_ASKED: plan}
-    if plan.injection != "silo" or plan.continues_previous_plan:
+    if not plan.silos_draw_noise or plan.continues_previous_plan:
         return plans
     plans.setdefault("uniform", with_uniform_noise(plan))
     # The attack draws noise in floating point, so the plan needs no reserve for a lattice.

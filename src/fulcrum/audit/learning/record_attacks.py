@@ -13,7 +13,6 @@ silo's whole dataset, so a single record is concealed at least as well: the atta
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from scipy import special
@@ -27,6 +26,7 @@ from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.core.topology import SILO
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.plan_figures import as_research
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
@@ -63,7 +63,7 @@ def record_findings(
     """
     if not plan.noise_multiplier.any():
         return []
-    open_plan = replace(plan, purpose="research")
+    open_plan = as_research(plan)
     job = Job(
         seed=seed, partition=partition_of(task, plan.federation, seed=seed), variants=Variants.from_plans([open_plan])
     )

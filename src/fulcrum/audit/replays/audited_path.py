@@ -85,7 +85,7 @@ def silo_release(path: AuditedPath, silo: int, round_number: int, signs: FloatAr
     """Returns a silo's release at the canary's coordinate, by replay."""
     plan = path.plan
     clipped = path.clip_canary() * signs
-    if plan.purpose == "deployment":
+    if plan.is_deployment:
         return path.terms(silo).perturb(clipped)
     return seeded_mechanism(plan, silo, SeededNoise(seed=seed), round_number).perturb(clipped)
 

@@ -144,7 +144,7 @@ def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> 
     summed = {region for stage in stages if not stage.views[0].single for region in stage.members}
     if alone:
         notes.append(f"Silo {plan.federation.silo_name(stages[0].silo)!r} alone was audited, and no other.")
-        if plan.purpose == "deployment":
+        if plan.is_deployment:
             notes.append("The silo's own ledger was not opened: fulcrum ledger verify checks it.")
     if not summed:
         notes.append("No sum was replayed: those of this plan have too many silos and rounds.")
@@ -161,13 +161,13 @@ def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> 
             notes.append(f"The server's models were replayed {MOST_MODELS:,} times.")
     if plan.continues_previous_plan:
         notes.append("Epsilons here are those of this plan's rounds. What silos released before cannot be replayed.")
-    if plan.aggregation == "masked":
+    if plan.is_masked:
         helping = max(1, plan.colluders)
         notes.append(
             f"Sums are masked: inside is the server together with {helping} {'silo' if helping == 1 else 'silos'} of "
             "each region, who take what they know themselves off the sums."
         )
-    if plan.injection == "aggregator":
+    if not plan.silos_draw_noise:
         notes.append("Aggregators inject the noise: inside a region nothing conceals a silo, and nothing is claimed.")
     return notes
 

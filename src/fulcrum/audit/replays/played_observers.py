@@ -125,7 +125,7 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
     chosen = _fitting(plan, wanted, regions, room)
     members = {region: _silos_of(plan, region) for region in chosen}
     if not chosen:
-        if plan.aggregation == "masked":
+        if plan.is_masked:
             raise _too_large(plan, inner.name, int(np.bincount(region_of)[wanted].min()), room)
         return (_stage_inside(plan, int(np.argmax(plan.epsilon_inside)) if silo is None else silo),)
     stages: list[Stage] = []
@@ -145,7 +145,7 @@ def stages_of(plan: Plan, *, regions: int = MOST_REGIONS, silo: int | None = Non
                 views = _views_of_sums(plan, tier, target)
                 stages.append(Stage(tier=tier, node=name, silo=target, members=among, views=views))
                 lightest = int(np.argmin(np.where(node_of == node, federation.weights, np.inf)))
-                if plan.purpose == "deployment" and lightest != target:  # low bits reveal most of the lightest silo
+                if plan.is_deployment and lightest != target:  # low bits reveal most of the lightest silo
                     view = _view(plan, tier, lightest, ABOVE)
                     stages.append(Stage(tier=tier, node=name, silo=lightest, members=among, views=(view,)))
     return tuple(stages)
@@ -165,7 +165,7 @@ def whole_federation(plan: Plan, observer: str) -> Stage:
 def _room(plan: Plan) -> int:
     """Returns the largest number of silos in a replay: every silo releases in every round, and may verify the plan."""
     most = MOST_RELEASES // plan.rounds
-    return most if plan.purpose == "research" else min(most, _MOST_VERIFIED // len(plan.federation))
+    return most if plan.is_research else min(most, _MOST_VERIFIED // len(plan.federation))
 
 
 def _too_large(plan: Plan, tier: str, silos: int, room: int) -> ParameterError:
@@ -208,7 +208,7 @@ def _stages_of_group(
     target = int(where[np.argmax(plan.epsilon_above[where])]) if silo is None else silo
     single = int(where[np.argmax(plan.epsilon_inside[where])]) if silo is None else silo
     sums = Stage(tier=tier, node=name, silo=target, members=members, views=_views_of_sums(plan, tier, target))
-    if plan.aggregation == "masked":
+    if plan.is_masked:
         if len(where) == 1:  # no other member could be inside
             return (sums,)
         missing = plan.dropouts
@@ -229,10 +229,10 @@ def _views_of_sums(plan: Plan, tier: str, target: int) -> tuple[View, ...]:
     views = [_view(plan, tier, target, ABOVE)]
     helpers = max(1, plan.colluders)
     colluding = _view(plan, tier, target, COLLUDING, colluders=helpers)
-    if plan.injection != "silo" or not colluding.colluders:
+    if not plan.silos_draw_noise or not colluding.colluders:
         return tuple(views)
     further_out = tier not in (plan.group_tier, plan.federation.innermost.name)
-    if plan.aggregation != "masked":
+    if not plan.is_masked:
         views.append(colluding)
     elif further_out:  # at the group itself the observer inside has a game of its own
         views.append(_view(plan, tier, target, INSIDE, colluders=helpers, dropouts=plan.dropouts))
@@ -246,9 +246,9 @@ def _view(plan: Plan, tier: str, silo: int, observer: str, *, colluders: int = 0
     federation, variance = plan.federation, plan.noise_variance
     missing: list[tuple[int, ...]] = []
     colluding: list[tuple[int, ...]] = []
-    seen = plan.group_tier if tier == SILO and plan.aggregation == "masked" else tier
+    seen = plan.group_tier if tier == SILO and plan.is_masked else tier
     if seen == SILO:
-        left = float(variance[silo]) if plan.injection == "silo" else 0.0
+        left = float(variance[silo]) if plan.silos_draw_noise else 0.0
     else:
         node_of, region_of = federation.membership(seen), federation.innermost.parent_of
         there = np.flatnonzero(node_of == node_of[silo])

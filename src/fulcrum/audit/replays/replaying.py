@@ -315,11 +315,11 @@ def _fine(path: AuditedPath, width: float) -> bool:
         path: The mechanism.
         width: Standard deviation of the noise, in units of the clip norm.
     """
-    return path.plan.purpose == "research" or width * path.plan.clip_norm >= _FINE * path.step
+    return path.plan.is_research or width * path.plan.clip_norm >= _FINE * path.step
 
 
 def _moduli(path: AuditedPath, view: View) -> list[int]:
-    return moduli(view.noise_std / path.step) if path.plan.purpose == "deployment" else []
+    return moduli(view.noise_std / path.step) if path.plan.is_deployment else []
 
 
 def _add_noise(

@@ -91,18 +91,6 @@ class Group:
         """The NumPy type in which masked integers are stored and sent."""
         return f"<u{self.bits // 8}"
 
-    def session(self, round_number: int, input_digest: str, attempt: int = 1) -> Session:
-        """Returns the session of a round, or raises `ExchangeError` for a round outside of the plan."""
-        session = Session(
-            plan_digest=self.plan_digest,
-            group=self.name,
-            round_number=round_number,
-            attempt=attempt,
-            input_digest=input_digest,
-        )
-        self.check_session(session)
-        return session
-
     def check_session(self, session: Session) -> None:
         """Raises `ExchangeError` unless a session belongs to the group and to a round of the plan."""
         if (session.plan_digest, session.group) != (self.plan_digest, self.name):
@@ -112,10 +100,6 @@ class Group:
             raise ExchangeError(
                 "mask.session-range", rounds=self.rounds, round_number=session.round_number, attempt=session.attempt
             )
-
-    def begin(self, session: Session) -> Begin:
-        """Returns the request that begins a round."""
-        return Begin(session=session, threshold=self.threshold, neighbours=self.neighbours, bits=self.bits)
 
     def check_numbers(self, request: Begin) -> None:
         """Raises `ExchangeError` unless the server states the numbers that follow from the plan."""
@@ -156,9 +140,9 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
         ReleaseError: The integers of a sum do not fit 64 bits.
     """
     # An aggregator that adds noise would have to see the sum without masks.
-    if plan.injection != "silo":
+    if not plan.silos_draw_noise:
         raise ExchangeError("mask.noise-not-of-silos")
-    if plan.aggregation != "masked" or name not in senders_of(plan):
+    if not plan.is_masked or name not in senders_of(plan):
         raise ExchangeError("mask.group-unknown", group=name)
     places = regions_of(plan.federation)
     regions = {silo: places[silo] for silo in members_of(plan, name)}

@@ -18,6 +18,7 @@ block cipher lacks: q^2 / 2^129 for q blocks, 2^-84 for a mask of 10^7 parameter
 """
 
 import secrets
+from types import SimpleNamespace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ import numpy.typing as npt
 
 from fulcrum.core.noise.keystream import repeated_bytes
 from fulcrum.errors import ExchangeError
-from fulcrum.primitives import Primitives, primitives
+from fulcrum.primitives import primitives
 
 KEY_BYTES = 32
 
@@ -111,5 +112,5 @@ def add_mask(vector: Residues, key: bytes, *, negative: bool = False) -> None:
         combine(part, draw(part.nbytes).view(word), out=part)
 
 
-def _suite() -> Primitives:
+def _suite() -> SimpleNamespace:
     return primitives("masked sums need")

@@ -16,7 +16,6 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.framing import frame, unframe
 from fulcrum.core.messages.layout import Layout, flatten_arrays, floats_by_name, layout_of, payload_of
-from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.errors import ExchangeError
 
 Model = Mapping[str, np.ndarray[Any, Any]]
@@ -25,7 +24,7 @@ Model = Mapping[str, np.ndarray[Any, Any]]
 
 def pack_model(model: Model) -> bytes:
     """Returns a model as bytes: a header with names and shapes, then the values in double precision, little-endian."""
-    layout, flat = _flatten_model(model)
+    layout, flat = flatten_arrays(model, what="model", error=ExchangeError)
     return frame(layout, payload_of(flat, step=None))
 
 
@@ -68,26 +67,6 @@ def input_digest_of(model: Model, *config_digests: str) -> str:
     if not any(config_digests):
         return digest
     return hashlib.sha256(msgspec.msgpack.encode(("fulcrum.basis/1", digest, config_digests))).hexdigest()
-
-
-def checked_model(plan: PlanData, model: Model) -> tuple[Layout, FloatArray]:
-    """Returns a model's layout and coordinates; raises `ExchangeError` as `check_model_layout` does."""
-    layout, flat = _flatten_model(model)
-    check_model_layout(plan, layout)
-    return layout, flat
-
-
-def check_model_layout(plan: PlanData, layout: Layout) -> None:
-    """Raises `ExchangeError` for a layout that no arrays have, without parameters, or not of the plan's parameters."""
-    layout.check("the model")
-    if not layout.parameters:
-        raise ExchangeError("model.parameters-missing")
-    if plan.parameters not in (None, layout.parameters):
-        raise ExchangeError("model.parameters-differ", parameters=layout.parameters, expected=plan.parameters)
-
-
-def _flatten_model(model: Model) -> tuple[Layout, FloatArray]:
-    return flatten_arrays(model, what="model", error=ExchangeError)
 
 
 def _parts(data: Any) -> tuple[Layout, FloatArray]:

@@ -3,8 +3,6 @@
 >>> noise = DiscreteGaussian(width=1e5)
 >>> noise.convolution.draws, noise.convolution.ratio
 (2, 167)
->>> noise.actual_width
-100000.0
 >>> noise.sampler_distance < 2**-111
 True
 >>> from fulcrum.core.noise.keystream import repeated_bytes
@@ -163,7 +161,7 @@ class DiscreteGaussian:
     Guarantees, against a perfect source of bytes:
 
     - samples are independent, and every sample is within `sampler_distance` of the discrete Gaussian of a width s, in
-      total variation, with width <= actual_width <= s and s <= width (1 + 1e-12);
+      total variation, with width <= s <= width (1 + 1e-12); `Convolution.variance` is s^2, exactly;
     - a release of n samples that is (epsilon, delta) private with exact noise is, with sampled noise, (epsilon, delta +
       (1 + exp(epsilon)) n sampler_distance) private;
     - the distribution is symmetric exactly;
@@ -186,17 +184,6 @@ class DiscreteGaussian:
     def convolution(self) -> Convolution:
         """The convolution that composes a sample."""
         return convolution_for(self.width)
-
-    @property
-    def actual_width(self) -> float:
-        """The largest float that the width of the samples reaches; never below `width`."""
-        variance = self.convolution.variance
-        below = math.sqrt(variance)
-        while Fraction(below) ** 2 > variance:
-            below = math.nextafter(below, 0.0)
-        while Fraction(above := math.nextafter(below, math.inf)) ** 2 <= variance:
-            below = above
-        return below
 
     @property
     def sampler_distance(self) -> float:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.noise.discrete_gaussian import DiscreteGaussian
-from fulcrum.core.noise.keystream import Source, random_bytes, repeated_bytes
+from fulcrum.core.noise.keystream import random_bytes
 
 SILOS_A_BLOCK = 48
 """The number of silos whose seeded noise and batches are drawn together; a change changes the draws of every seed."""
@@ -58,21 +58,6 @@ class SecureNoise:
     process and in a copy too. Bytes from a different source cannot be given.
     """
 
-    @classmethod
-    def _for_test(cls, key: bytes) -> "SecureNoise":
-        """Returns repeatable noise, which protects nobody: for tests alone, and refused by `release`."""
-        return _RepeatedNoise(repeated_bytes(key))
-
     def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
         """Returns independent draws at least `width` lattice steps wide."""
         return DiscreteGaussian(width=width).sample(count, random_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class _RepeatedNoise(SecureNoise):
-    """Repeatable noise for tests; see `SecureNoise._for_test`."""
-
-    _draw: Source
-
-    def integers(self, *, width: float, count: int) -> npt.NDArray[np.int64]:
-        return DiscreteGaussian(width=width).sample(count, self._draw)

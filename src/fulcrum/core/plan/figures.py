@@ -24,7 +24,7 @@ def group_tier(plan: PlanData) -> str:
 
 def is_one_group(plan: PlanData) -> bool:
     """Returns True where all silos are masked as one group: the global sum is then the only visible sum."""
-    return plan.aggregation == "masked" and group_tier(plan) == ROOT
+    return plan.is_masked and group_tier(plan) == ROOT
 
 
 def outermost_complete_tier(plan: PlanData) -> str:
@@ -56,7 +56,7 @@ def observed_tier(plan: PlanData, tier: str | None = None) -> str:
     """
     tier = plan.federation.innermost.name if tier is None else tier
     if tier == SILO:
-        return group_tier(plan) if plan.aggregation == "masked" else SILO
+        return group_tier(plan) if plan.is_masked else SILO
     if is_one_group(plan):  # no observer sees a sum further in
         return ROOT
     return min(tier, outermost_complete_tier(plan), key=plan.federation.tier_names.index)
@@ -126,7 +126,7 @@ def effective_multiplier(
     if tier == SILO:
         return plan.noise_multiplier
     excluded_silos = 0
-    if plan.injection == "silo":
+    if plan.silos_draw_noise:
         excluded_silos += plan.colluders if colluders is None else check_count("colluders", colluders)
         excluded_silos += plan.dropouts if dropouts is None else check_count("dropouts", dropouts)
     variance = noise_variance(plan) if variance is None else variance
@@ -139,7 +139,7 @@ def lattice_steps(plan: PlanData) -> FloatArray | None:
 
     The step is fine enough for the lightest silo of the federation.
     """
-    if plan.purpose != "deployment":
+    if not plan.is_deployment:
         return None
     step = lattice_step(
         least_weight=float(plan.federation.weights.min()),

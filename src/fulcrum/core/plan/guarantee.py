@@ -13,7 +13,6 @@ the sums of its region, and no guarantee against whoever sees its own updates, s
 """
 
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -371,11 +370,6 @@ class Guarantee:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         only = "" if tier == self.innermost else " and no sum below them"
         return f"anyone outside {its} {tier}{always} who sees the sums of {its} {tier}{only}"
-
-    def whom(self, tier: str) -> str:
-        """Returns the observer of a tier, under the earlier name of `describe_observer`."""
-        warnings.warn("Guarantee.whom goes with version 0.3. Use describe_observer", DeprecationWarning, stacklevel=2)
-        return self.describe_observer(tier)
 
 
 def _for_people(epsilons: Mapping[str, float | None]) -> dict[str, float | None]:

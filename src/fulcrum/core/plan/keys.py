@@ -6,12 +6,13 @@ written as "x25519:" and base64.
 
 import base64
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_file import key_bytes
 from fulcrum.errors import ExchangeError, FulcrumError, SignatureError, check_known
-from fulcrum.primitives import Primitives, primitives
+from fulcrum.primitives import primitives
 
 KINDS = ("signing", "sealing")
 """The uses of a key: to sign (Ed25519), or to open releases sealed to the key's owner (X25519)."""
@@ -90,6 +91,6 @@ def private_class(kind: str) -> Any:
     return suite.ed25519.Ed25519PrivateKey if kind == "signing" else suite.x25519.X25519PrivateKey
 
 
-def signing_suite() -> Primitives:
+def signing_suite() -> SimpleNamespace:
     """Returns the cryptographic primitives of signatures."""
     return primitives("signing needs")

@@ -118,3 +118,23 @@ class PlanData:
         if persons is None:
             return np.ones(len(self.federation))
         return persons if self.silo_clip is None else np.minimum(persons, self.silo_clip)
+
+    @property
+    def is_deployment(self) -> bool:
+        """True if releases are on a lattice with cryptographic noise, and charged to ledgers."""
+        return self.purpose == "deployment"
+
+    @property
+    def is_research(self) -> bool:
+        """True if releases are floating point with seeded noise, which protects nobody."""
+        return self.purpose == "research"
+
+    @property
+    def is_masked(self) -> bool:
+        """True if the server gets sums alone; False if aggregators are trusted to see single updates."""
+        return self.aggregation == "masked"
+
+    @property
+    def silos_draw_noise(self) -> bool:
+        """True if silos draw the noise; False if trusted aggregators do."""
+        return self.injection == "silo"

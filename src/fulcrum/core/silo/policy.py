@@ -124,7 +124,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise PolicyError("policy.region-small", silo=silo, **place, least=least, members=len(members))
         # The other members can unmask a sum with the silo's input against the silo's will, as far as the plan allows. A
         # larger minimum would be a promise that the silo cannot enforce.
-        if plan.aggregation == "masked" and least > (most := largest_minimum(plan, silo)):
+        if plan.is_masked and least > (most := largest_minimum(plan, silo)):
             raise PolicyError("policy.sum-small", silo=silo, least=least, most=most)
         # Keys as well as names: an issuer could give the name of a trusted peer to a silo of its own.
         for peer, key in self.peers.items():
@@ -168,8 +168,7 @@ class _Figures:
             members[entry.node].append(entry.silo)
         # A deployed silo draws discrete noise, and only the accountant renyi is proven for discrete noise.
         proven = msgspec.structs.replace(content.settings, accountant="renyi")
-        deployed = content.purpose == "deployment"
-        recomputed = Recomputed(msgspec.structs.replace(content, settings=proven) if deployed else content)
+        recomputed = Recomputed(msgspec.structs.replace(content, settings=proven) if sound.is_deployment else content)
         return cls(plan=sound, members=members, recomputed=recomputed)
 
 

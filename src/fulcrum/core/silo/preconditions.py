@@ -19,6 +19,6 @@ def check_aggregation(plan: PlanData, aggregation: str) -> None:
 def check_one_tier(plan: PlanData) -> None:
     """Raises `ExchangeError` unless silos add the noise, silos report to regions and regions report to the server."""
     tiers = len(plan.federation.tiers)
-    if tiers > 1 or plan.injection != "silo":
+    if tiers > 1 or not plan.silos_draw_noise:
         form = f"{tiers} tiers" if tiers > 1 else f"injection {plan.injection!r}"
         raise ExchangeError("plan.form-unsupported", got=form)

@@ -110,7 +110,7 @@ def assumptions_of(plan: PlanData) -> Assumptions:
     return Assumptions(
         federation=plan.federation.digest,
         colluders=plan.colluders,
-        group=group_tier(plan) if plan.aggregation == "masked" else "",
+        group=group_tier(plan) if plan.is_masked else "",
         continuing=bool(plan.spent),
     )
 

@@ -164,13 +164,13 @@ def release(
     """
     plan = verified_plan(plan, error=ReleaseError)
     index = plan.index_of(silo, ReleaseError)
-    if masked and plan.aggregation != "masked":
+    if masked and not plan.is_masked:
         raise ReleaseError("release.masked-unexpected", aggregation=plan.aggregation)
-    if not masked and plan.aggregation == "masked":
+    if not masked and plan.is_masked:
         raise ReleaseError("release.masking-missing")
     round_number = checked_round(plan, round_number)
     _check_unit(plan, update, gradients, model)
-    if plan.purpose == "research":
+    if plan.is_research:
         if ledger is not None or policy is not None:
             raise ReleaseError("release.plan-for-research")
         return _research_release(update, gradients, model, plan, index, round_number, noise)
@@ -178,7 +178,7 @@ def release(
         raise ReleaseError("release.noise-seeded")
     if noise is not None and type(noise) is not SecureNoise:  # a subclass could draw known or narrower noise
         raise ReleaseError("release.noise-type", type_name=type(noise).__name__)
-    if plan.injection != "silo":
+    if not plan.silos_draw_noise:
         raise ReleaseError("release.noise-not-of-silos")
     ledger = _own_ledger(ledger, silo)
     parameters = release_parameters_of(plan, silo, policy=policy)

@@ -18,7 +18,7 @@ import os
 import stat
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -199,20 +199,3 @@ def once_free(opening: Callable[[], _Opened]) -> _Opened:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.2)
-
-
-def site_toml(settings: SiteSettings) -> str:
-    """Returns the text of site.toml."""
-    fields: dict[str, Any] = msgspec.to_builtins(settings)
-    options = fields.pop("options")
-    lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
-    if options:
-        lines += ["", "[options]", *(f"{name} = {_toml(value)}" for name, value in options.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    """Returns a value as TOML; strings, numbers, booleans and lists of JSON are TOML as well."""
-    if isinstance(value, Mapping) or value is None:
-        raise DataError("site.option-type", option=value)
-    return msgspec.json.encode(value).decode()

@@ -65,7 +65,7 @@ def record_files(site: Site) -> list[str]:
         return [SUMS]
     if site.settings.role == "silo" and site.settings.purpose == "deployment":
         name = site.settings.name
-        return [ledger_name(name), *([record_name(name)] if site.plan.aggregation == "masked" else [])]
+        return [ledger_name(name), *([record_name(name)] if site.plan.is_masked else [])]
     return []
 
 

@@ -23,11 +23,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeAlias
 
-from fulcrum.core.store.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, Journal, first_value
+from fulcrum.core.store.commit_mark import IDENTITY_BYTES, PAGE_BYTES, SCHEMA, CommitMark, first_value
 from fulcrum.core.store.disk_sync import sync_file, sync_folder, synced_meanwhile
-from fulcrum.core.store.file_holding import OPENING, forget, is_named, lock_file, remember, remember_reader
-from fulcrum.core.store.recovery import files_beside, journal_of, mark_and_journal, settle
-from fulcrum.core.store.sqlite_connection import BoundedConnection, exclusive, read_only
+from fulcrum.core.store.file_holding import OPENING, forget, is_named, lock_file, remember
+from fulcrum.core.store.recovery import files_beside, journal_of, settle
+from fulcrum.core.store.sqlite_connection import BoundedConnection, exclusive
 from fulcrum.errors import FileInUseError, FulcrumError, StorageError, in_one_line
 
 MOST_BYTES = 900_000_000
@@ -79,7 +79,7 @@ class ClosedAtTheEnd:
 
 
 class DatabaseFile:
-    """A locked and connected file; made by `writing` and `reading`. A subclass defines the content of the file.
+    """A locked and connected file; made by `writing`. A subclass defines the content of the file.
 
     Callers hold `lock`, except where a method says that the method takes the lock.
 
@@ -221,7 +221,7 @@ class DatabaseFile:
             cls.check_file(file, writable=True)
             hold = undo.enter_context(lock_file(file, exclusive=True))
             cls.check_header(file, hold)
-            mark = cls._settle(file, hold)
+            mark = cls.settle(file, hold)
             journal = undo.enter_context(_new_file(journal_of(file), stat.S_IMODE(file.stat().st_mode)))
             undo.callback(journal_of(file).unlink, missing_ok=True)
             sync_folder(file.parent)  # the journal's name: a mark is worthless if a power cut loses the journal
@@ -234,28 +234,7 @@ class DatabaseFile:
             undo.pop_all()
 
     @classmethod
-    @contextlib.contextmanager
-    def reading(cls, path: PathLike) -> Iterator[Self]:
-        """Opens a file to read, in the same way as `writing`; changes a file only to take back an unfinished commit."""
-        file = Path(os.path.realpath(path))  # `check_file` refuses a circle of links
-        with cls.translating_errors(file, "read"), OPENING, contextlib.ExitStack() as undo:
-            cls.check_file(file, writable=False)
-            hold = undo.enter_context(lock_file(file, exclusive=False))
-            cls.check_header(file, hold)
-            if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
-                hold.close()
-                with lock_file(file, exclusive=True) as locked:
-                    cls._settle(file, locked)
-                hold = undo.enter_context(lock_file(file, exclusive=False))
-                if mark_and_journal(file, hold, cls.advice)[1] is Journal.NEEDED:
-                    raise FileInUseError("storage.file-in-use", file=file)
-            connection = undo.enter_context(contextlib.closing(read_only(file, cls.whole_schema())))
-            yield (held := cls(file, connection, hold))
-            remember_reader(held)
-            undo.pop_all()
-
-    @classmethod
-    def _settle(cls, file: Path, hold: io.FileIO) -> CommitMark:
+    def settle(cls, file: Path, hold: io.FileIO) -> CommitMark:
         """Takes back the unfinished commit of a killed process, and returns the mark of the file."""
         return settle(file, hold, schema=cls.whole_schema(), advice=cls.advice, erases=cls.erases)
 

@@ -34,8 +34,9 @@ from fulcrum.core.store.ledger import chain_hash, genesis
 from fulcrum.core.store.ledger_checks import checks_of_file
 from fulcrum.core.store.ledger_entries import INSIDE, Allowance, Cost, Entry
 from fulcrum.core.store.ledger_file import CONVERTED, FORMAT, INSERT_ENTRY, UNFINISHED, LedgerFile, plan_row, row_of
+from fulcrum.core.store.ledger_reading import read_only, reading
 from fulcrum.core.store.recovery import files_beside
-from fulcrum.core.store.sqlite_connection import BoundedConnection, read_only
+from fulcrum.core.store.sqlite_connection import BoundedConnection
 from fulcrum.errors import StorageError, in_one_line
 
 Charges: TypeAlias = Mapping[str, tuple[Cost, Allowance]]
@@ -116,7 +117,7 @@ def convert_ledger(old: PathLike, new: PathLike, charges_of: Callable[[str], Cha
             _patch(hold, struct.pack(">I4xI16s", CONVERTED, LedgerFile.application, _identity(target)))
         with io.FileIO(target, "r+") as new_file:
             _patch(new_file, struct.pack(">I", FORMAT))
-    with LedgerFile.reading(target) as ledger_file:
+    with reading(LedgerFile, target) as ledger_file:
         contents = ledger_file.contents()
     ledger_file.close()
     return Conversion(
@@ -194,14 +195,14 @@ def _check_target(target: Path) -> bool:
 
 def _is_of(target: Path, ledger: _Former) -> bool:
     """Returns True if an unfinished file holds the releases of a ledger, compared by the old hashes."""
-    with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
+    with reading(_UnfinishedFile, target) as file, contextlib.closing(file):
         silos = file.rows("SELECT name FROM silo")
         hashes = [row[0] for row in file.rows("SELECT former_hash FROM entry ORDER BY sequence")]
     return silos == [(ledger.silo,)] and hashes == [row[-1] for row in ledger.entries]
 
 
 def _identity(target: Path) -> bytes:
-    with _UnfinishedFile.reading(target) as file, contextlib.closing(file):
+    with reading(_UnfinishedFile, target) as file, contextlib.closing(file):
         return bytes.fromhex(file.identity)
 
 

@@ -36,7 +36,6 @@ class Holder(Protocol):
 _HOLDERS: weakref.WeakValueDictionary[tuple[int, int], Holder] = (
     weakref.WeakValueDictionary()
 )  # of this process, by inode
-_READERS: weakref.WeakSet[Holder] = weakref.WeakSet()  # of this process, of files opened to read
 _FORKING: list[Holder] = []
 
 
@@ -71,11 +70,6 @@ def lock_file(file: Path, *, exclusive: bool) -> io.FileIO:
 def remember(file: Path, holder: Holder) -> None:
     """Enters the holder of a file opened to write, until `forget` or the holder's end."""
     _HOLDERS[_inode(file)] = holder
-
-
-def remember_reader(holder: Holder) -> None:
-    """Enters the holder of a file opened to read."""
-    _READERS.add(holder)
 
 
 def forget(holder: Holder) -> None:
@@ -113,10 +107,9 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    for holder in (*_FORKING, *_READERS):
+    for holder in _FORKING:
         holder.hold.close()  # a child that outlives the parent would otherwise keep the file locked
     _HOLDERS.clear()
-    _READERS.clear()
     _after_fork()
 
 

@@ -19,16 +19,12 @@ the sum into an epsilon. A ledger stores the bytes that are sent, and never nois
 """
 
 import hashlib
-import importlib
 import json
 import os
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from fulcrum.checks import Check
 from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
@@ -41,7 +37,6 @@ __all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded"]
 HASH_FORMAT = 2
 """Of the hashes of entries. Format 1 covered two observers without names."""
 
-_RENAMED = {"held": "holding", "spent": "total_cost", "stored": "stored_payload", "unused": "is_unused"}
 _SLACK = 1e-12  # relative: a budget is rounds times a cost, the spending a sum, and both are rounded
 
 
@@ -61,7 +56,7 @@ class Recorded:
 
 
 class Ledger(ClosedAtTheEnd):
-    """The ledger of one silo; made by `open` and `read`.
+    """The ledger of one silo; made by `open`, and by `fulcrum.read_ledger`.
 
     Guarantees, on a disk that keeps synced writes:
 
@@ -109,20 +104,8 @@ class Ledger(ClosedAtTheEnd):
             ledger = cls(file)
             if ledger.silo != silo:
                 raise LedgerError("ledger.other-silo", file=file.path, owner=ledger.silo, silo=silo)
-            ledger._refuse_damage("Nothing may be released from it")
+            ledger.refuse_damage("Nothing may be released from it")
             file.forget_unrecorded(ledger.sequence)
-        return ledger
-
-    @classmethod
-    def read(cls, path: PathLike) -> Self:
-        """Opens a ledger to read; no process can open the ledger to write meanwhile.
-
-        The unfinished write of a killed process is taken back first, as in `open`. A ledger that fails a check of
-        `verify_ledger` is refused, except for checks of payloads: a forged cost must be neither shown nor planned with.
-        """
-        with LedgerFile.reading(path) as file:
-            ledger = cls(file)
-            ledger._refuse_damage("Run fulcrum ledger verify for all of its checks")
         return ledger
 
     def close(self) -> None:
@@ -332,16 +315,6 @@ class Ledger(ClosedAtTheEnd):
             self._file.in_doubt = False
             return Recorded(sequence=entry.sequence, payload=payload, fresh=True)
 
-    def __getattr__(self, name: str) -> Any:
-        """Returns a method or property under an earlier name, with a warning."""
-        instead = "fulcrum.verify_ledger(ledger)" if name == "checks" else _RENAMED.get(name)
-        if instead is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        warnings.warn(f"Ledger.{name} goes with version 0.3. Use {instead}", DeprecationWarning, stacklevel=2)
-        if name == "checks":  # imported by name: no silo loads the module of whole checks
-            return partial(importlib.import_module("fulcrum.core.store.ledger_checks").verify_ledger, self)
-        return getattr(self, instead)
-
     def _check_works(self, *, writes: bool = True) -> None:
         """Refuses work with a file that is closed, opened before a fork, in doubt, or opened to read."""
         if self._file.closed:
@@ -375,7 +348,7 @@ class Ledger(ClosedAtTheEnd):
         before = (self._charge(entry, observers, assumed) for entry in self._entries)
         return Cost.total((*before, cost.charge_to(observers)), observers)
 
-    def _refuse_damage(self, advice: str) -> None:
+    def refuse_damage(self, advice: str) -> None:
         """Raises `LedgerError` for the first check of the entries that fails."""
         for check in self.entry_checks():
             if not check.holds:

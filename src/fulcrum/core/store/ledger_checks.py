@@ -9,6 +9,7 @@ from fulcrum.checks import Check
 from fulcrum.core.store.database import PathLike
 from fulcrum.core.store.ledger import Ledger, genesis
 from fulcrum.core.store.ledger_file import LedgerFile
+from fulcrum.core.store.ledger_reading import reading
 from fulcrum.errors import LedgerError, in_one_line
 
 
@@ -44,7 +45,7 @@ def checks_of_file(
     SQLite's own check comes first. If SQLite's check fails, no row is read: a damaged b-tree may give any rows, and any
     number of rows.
     """
-    with kind.reading(path) as file, closing(file):
+    with reading(kind, path) as file, closing(file):
         return _checks(file, None, least_sequence, witnessed_hash)
 
 

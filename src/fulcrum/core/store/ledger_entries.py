@@ -16,11 +16,10 @@ Cost(shifts={'silo': 1.0, 'region': 1.0})
 import json
 import math
 import operator
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Self
 
 from fulcrum.errors import LedgerError
 
@@ -113,13 +112,6 @@ class Cost:
         object.__setattr__(self, "shifts", _shifts(self.shifts))
         if self.alone is not None:
             object.__setattr__(self, "alone", _shift("alone", self.alone))
-
-    def __getattr__(self, name: str) -> Any:
-        """Returns the method `charge_to` under its earlier name, with a warning."""
-        if name != "charged":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        warnings.warn("Cost.charged goes with version 0.3. Use charge_to", DeprecationWarning, stacklevel=2)
-        return self.charge_to
 
     def __repr__(self) -> str:
         alone = "" if self.alone is None else f", alone={self.alone}"

@@ -44,10 +44,10 @@ _TO_WRITE = {
     "temp_store": "MEMORY",  # a temporary file on the disk would keep secrets
     "secure_delete": "ON",
 }
-_TO_READ = {"query_only": "ON"}
+TO_READ = {"query_only": "ON"}
 # Not DELETE, see `fulcrum.core.store.commit_mark`. With PERSIST a forked child's end leaves the parent's journal alone.
 _JOURNAL = {"journal_mode": "PERSIST"}
-_SETTINGS = _EVERYWHERE | _TO_WRITE | _TO_READ | _JOURNAL
+_SETTINGS = _EVERYWHERE | _TO_WRITE | TO_READ | _JOURNAL
 _ASKED = ("page_count", "page_size", "user_version", "integrity_check", *_SETTINGS)
 _FUNCTIONS = frozenset({"count", "length", "zeroblob"})
 _WRITES = (sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE)
@@ -89,31 +89,14 @@ class BoundedConnection(sqlite3.Connection):
         return self._calls * _STEPS_A_CALL > LEAST_STEPS + STEPS_PER_BYTE * self._file.stat().st_size
 
 
-def read_only(file: Path, schema: str, *, grown: bool = False) -> BoundedConnection:
-    """Connects to a whole file to read; SQLite ignores any journal and log beside the file.
-
-    Args:
-        file: The file.
-        schema: The tables of the file.
-        grown: True if an earlier version of Fulcrum added some tables later: the root pages may then differ.
-    """
-    with contextlib.ExitStack() as undo:
-        connection = undo.enter_context(contextlib.closing(_connect(file, "mode=ro&immutable=1", schema)))
-        _set(connection, _TO_READ)
-        connection.execute("BEGIN")
-        check_schema(connection, file, schema, grown=grown)
-        undo.pop_all()
-    return connection
-
-
 def exclusive(file: Path, schema: str) -> BoundedConnection:
     """Connects to a file to write, with SQLite's lock until the connection closes; the journal must be empty."""
     with contextlib.ExitStack() as undo:
-        connection = undo.enter_context(contextlib.closing(_connect(file, "mode=rw", schema)))
-        _set(connection, _TO_WRITE)
+        connection = undo.enter_context(contextlib.closing(connect(file, "mode=rw", schema)))
+        apply_settings(connection, _TO_WRITE)
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
-        _set(connection, _JOURNAL)
+        apply_settings(connection, _JOURNAL)
         if connection.execute("PRAGMA journal_mode").fetchone() != ("persist",):
             raise StorageError("storage.journal-mode", file=file)
         check_schema(connection, file, schema)
@@ -133,8 +116,8 @@ def rolled_back(file: Path, schema: str, *, check: bool) -> Iterator[None]:
         schema: The tables of the file.
         check: True to check every page.
     """
-    with contextlib.closing(_connect(file, "mode=rw", schema)) as connection:
-        _set(connection, _TO_WRITE)
+    with contextlib.closing(connect(file, "mode=rw", schema)) as connection:
+        apply_settings(connection, _TO_WRITE)
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("COMMIT")
         check_schema(connection, file, schema)
@@ -169,7 +152,8 @@ def _schema_of(schema: str) -> list[tuple[object, ...]]:
         return connection.execute(_SELECT_SCHEMA).fetchall()
 
 
-def _connect(file: Path, mode: str, schema: str) -> BoundedConnection:
+def connect(file: Path, mode: str, schema: str) -> BoundedConnection:
+    """Connects to a file in a mode of SQLite, with every limit against code and endless work in a file."""
     connection = sqlite3.connect(
         f"{file.as_uri()}?{mode}",
         uri=True,
@@ -185,11 +169,12 @@ def _connect(file: Path, mode: str, schema: str) -> BoundedConnection:
     connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
     connection.setlimit(sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH, 0)
     connection.set_authorizer(_authorizer(frozenset(str(row[2]) for row in _schema_of(schema))))
-    _set(connection, _EVERYWHERE)
+    apply_settings(connection, _EVERYWHERE)
     return connection
 
 
-def _set(connection: BoundedConnection, settings: Mapping[str, str]) -> None:
+def apply_settings(connection: BoundedConnection, settings: Mapping[str, str]) -> None:
+    """Applies settings of a connection; the authorizer knows all of them."""
     for name, value in settings.items():
         connection.execute(f"PRAGMA {name}={value}")
 

@@ -23,6 +23,6 @@ _FILES = (
 
 def app_files(plan: Plan | VerifiedPlan) -> dict[str, str]:
     """Returns the files of the app, by path in the app's folder; a plan without masked sums raises `PlanError`."""
-    if plan.aggregation != "masked":
+    if not plan.is_masked:
         raise PlanError("flower.plan-not-masked")
     return {name: kit_text(f"flower/app/{name}.jinja", digest=plan.digest, rounds=plan.rounds) for name in _FILES}

@@ -101,7 +101,7 @@ class PlanSubmission(Recipe):  # type: ignore[misc]
         """Refuses environments whose sites have no kit."""
         if isinstance(env, SimEnv | PocEnv):
             raise EngineError("flare.environment-unfit", environment=type(env).__name__)
-        if self._job.deployment.plan.purpose == "research" and not isinstance(env, LoopbackEnv):
+        if self._job.deployment.plan.is_research and not isinstance(env, LoopbackEnv):
             raise EngineError("flare.plan-research")
 
     def _apply_per_site_config(self, config: dict[str, dict[str, Any]]) -> None:

@@ -83,7 +83,7 @@ def _flower_beyond_the_paper(plan: Plan) -> list[str]:
     return [
         *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
         *(f"fulcrum-{name} = {_toml_value(value)}" for name, value in server.items()),
-        *([f"fulcrum-aggregation = {_toml_value(plan.aggregation)}"] if plan.aggregation != "trusted" else []),
+        *([f"fulcrum-aggregation = {_toml_value(plan.aggregation)}"] if plan.is_masked else []),
     ]
 
 
@@ -118,7 +118,7 @@ def _nvflare(plan: Plan) -> str:
         **({"clip_share": plan.clip_share} if plan.clip_share != 1 else {}),
         **({} if plan.server_rule.adds_up else {"server": plan.server, "shrink": plan.shrink}),
         "injection": plan.injection,
-        **({"aggregation": plan.aggregation} if plan.aggregation != "trusted" else {}),
+        **({"aggregation": plan.aggregation} if plan.is_masked else {}),
         "sites": sites,
         "aggregators": aggregators,
     }

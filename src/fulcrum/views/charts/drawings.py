@@ -58,7 +58,7 @@ class Drawing:
 def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     """Yields the charts of a plan; `points` is the number of divisions in the trade between observers."""
     regions = region_rows(plan)
-    injected = plan.injection == "aggregator"
+    injected = not plan.silos_draw_noise
     noise = "noise on the sum" if injected else "noise multiplier"
     by = "by size" if plan.federation.sizes_known else "by number of silos"
     tree = tree_chart(regions, name=plan.federation.name, injected=injected)

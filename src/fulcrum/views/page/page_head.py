@@ -85,7 +85,7 @@ def page_advice(advice: Iterable[Advice]) -> list[PageAdvice]:
 
 def _on_deploying(plan: Plan) -> list[PageAdvice]:
     """Returns warnings of deployment plans that NVIDIA FLARE refuses, while regions and silos can still be changed."""
-    reasons = refusals(plan) if plan.purpose == "deployment" else ()
+    reasons = refusals(plan) if plan.is_deployment else ()
     return [
         PageAdvice(warning=True, text=f"NVIDIA FLARE will refuse this plan: {reason}.", offers=()) for reason in reasons
     ]

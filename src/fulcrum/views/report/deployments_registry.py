@@ -162,8 +162,8 @@ def _public(plan: Plan) -> str:
 def _model(plan: Plan) -> str:
     """Returns a sentence on the parties that add up releases, and on their view."""
     inner, regions = plan.federation.innermost.name, len(plan.federation.innermost.nodes)
-    if plan.aggregation != "masked":
-        do = "see single updates" if plan.injection == "silo" else "see single updates without noise, add the noise"
+    if not plan.is_masked:
+        do = "see single updates" if plan.silos_draw_noise else "see single updates without noise, add the noise"
         return f"Silos report to {regions:,} aggregators, one for each {inner}, which {do} and forward sums alone."
     if plan.one_group:
         return "Silos send masked releases, of which the server gets the sum of all and nothing finer."

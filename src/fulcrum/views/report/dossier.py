@@ -148,7 +148,7 @@ def questions_of(
     plan: Plan, answers: Answers, *, audit: Audit | None = None, results: Results | None = None
 ) -> list[Question]:
     """Returns the questions with answers from a plan, people's answers, an audit and a run."""
-    deployed, guarantee = plan.purpose == "deployment", guarantee_of(plan)
+    deployed, guarantee = plan.is_deployment, guarantee_of(plan)
     times = "twice" if plan.unit.sensitivity == 2 else f"{plan.unit.sensitivity:g} times"
     questions: list[tuple[str, str, str, bool]] = [
         (
@@ -276,7 +276,7 @@ def _composition(plan: Plan) -> str:
 
 
 def _who(plan: Plan) -> str:
-    return "every silo for itself" if plan.injection == "silo" else "trusted aggregators"
+    return "every silo for itself" if plan.silos_draw_noise else "trusted aggregators"
 
 
 def _audit_words(audit: Audit | None) -> str:

@@ -134,7 +134,7 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
     judgement = verdict(plan)
     summary = [
         ("guarantee", guarantee_of(plan).promise),
-        ("verdict", judgement.sentence + (f" These are {judgement.basis}." if plan.purpose == "deployment" else "")),
+        ("verdict", judgement.sentence + (f" These are {judgement.basis}." if plan.is_deployment else "")),
         ("noise budget", _on_noise(plan)),
         ("saving", f"{plan.model_saving:.2%} against uniform; {_attainable(plan)}"),
     ]
@@ -168,11 +168,11 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
 def purpose_in_words(plan: Plan, output: Path | None = None) -> str:
     """Returns a sentence on the purpose of a plan and on the next command towards deployment."""
     file = "plan.json" if output is None else shlex.quote(str(output))
-    if plan.purpose == "deployment":
+    if plan.is_deployment:
         return f"This is a plan for deployment. Sign it with: fulcrum sign {file} --key issuer.key"
     options = ["--purpose deployment"]
     options += ["--parameters N, the number of trained parameters"] if plan.parameters is None else []
-    options += ["--injection silo"] if plan.injection != "silo" else []
+    options += ["--injection silo"] if not plan.silos_draw_noise else []
     return (
         "This is a plan for research: it protects nobody, and no issuer signs it. For a plan to deploy, add "
         f"{' and '.join(options)}."
@@ -181,9 +181,9 @@ def purpose_in_words(plan: Plan, output: Path | None = None) -> str:
 
 def _refusals(plan: Plan) -> list[tuple[bool, str]]:
     """Returns warnings of engines that refuse to deploy the plan, while the federation can still be changed."""
-    if plan.purpose != "deployment":
+    if not plan.is_deployment:
         return []
-    masked = plan.aggregation == "masked"
+    masked = plan.is_masked
     engine, reasons = ("flower", refusals_on_flower(plan)) if masked else ("nvflare", refusals(plan))
     warnings = [(True, f"`fulcrum deploy {engine}` will refuse this plan: {reason}.") for reason in reasons]
     if masked and not warnings:

@@ -4,7 +4,7 @@
 >>> patients = plan("severe", rounds=10, epsilon=1.0, unit="person", unit_name="patient")
 >>> guess_words(patients.unit)
 "which of two equally likely patients' records a silo holds"
->>> meaning_for_one(patients)[1].partition(":")[0]
+>>> meaning_for_one(patients)[1].partition(",")[0]
 'Above the regions'
 """
 
@@ -31,7 +31,7 @@ def data_of_one(unit: PrivacyUnit) -> str:
     """
     if not unit.is_within_silo:
         return "one silo's whole dataset"
-    return "one record" if _is_bare_record(unit) else f"one {unit.noun}'s records"
+    return f"one {unit.noun}" if _is_bare_record(unit) else f"one {unit.noun}'s records"
 
 
 def size_word(unit: PrivacyUnit) -> str:
@@ -55,7 +55,7 @@ def guess_words(unit: PrivacyUnit = SILO_UNIT, silo: str = "a silo") -> str:
     holders = f"{silo} holds" if unit.silos_per_person == 1 else f"up to {unit.silos_per_person} silos hold"
     if unit.neighbours == "add-remove":
         return f"whether {holders} {data_of_one(unit)} (as likely as not)"
-    many = "records" if _is_bare_record(unit) else f"{unit.noun}s' records"
+    many = f"{unit.noun}s" if _is_bare_record(unit) else f"{unit.noun}s' records"
     return f"which of two equally likely {many} {holders}"
 
 
@@ -85,9 +85,9 @@ def meaning_for_one(plan: "Plan") -> list[str]:
         above, inside = "outside the federation", "inside it"
     bare = _is_bare_record(unit)
     if unit.neighbours == "add-remove":
-        instead = "without this record" if bare else "without these records"
+        instead = f"without this {noun}" if bare else "without these records"
     else:
-        instead = "with another record in its place" if bare else f"with another {noun}'s in their place"
+        instead = f"with another {noun} in its place" if bare else f"with another {noun}'s in their place"
     return [
         _protected_sentence(unit),
         f"{above.capitalize()}, an observer of all rounds draws no conclusion that is more than "
@@ -189,4 +189,4 @@ def _times(epsilon: float) -> str:
 
 
 def _is_bare_record(unit: PrivacyUnit) -> bool:
-    return unit.name == "record" and not unit.label
+    return unit.name == "record"

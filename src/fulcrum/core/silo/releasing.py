@@ -269,7 +269,7 @@ def _cached_release(
             return Release.from_bytes(payload)
         if policy is not None:
             policy.check_releases(parameters.silo, parameters.rounds, ledger.releases_besides(parameters.plan_digest))
-        ledger.enter_plan(allowance)
+        ledger.enter_plan(allowance, earlier_units=() if policy is None else policy.earlier_units)
         reason = ledger.would_exceed(allowance, parameters.cost, round_number)
     if reason is not None:
         raise RefusedReleaseError("release.refused-by-ledger", reason=reason)

@@ -8,7 +8,9 @@ import pytest
 from error_codes import coded
 
 import fulcrum
+from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.torch_gradients import TorchGradients, map_gradients
+from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.data.partition import declared_partition
 from fulcrum.simulation.data.tasks import Task
@@ -456,3 +458,22 @@ def test_a_gpu_gives_the_results_of_the_processor(module, persons):
     ours = train_by_person(job, task, TRAINING, fitted, device=TorchDevice(name="cuda", draws="shared"))
     theirs = train_by_person(job, task, TRAINING, fitted)
     assert near(ours.models, theirs.models, 1e-4)
+
+
+def test_a_training_module_gives_the_rows_of_a_pytorch_module():
+    torch.manual_seed(2)
+    net = Dense()
+    features, labels = data_of(Dense, 8)
+    people = [(features[:3], labels[:3]), (features[3:4], labels[3:4]), (features[4:], labels[4:])]
+    training = TrainingModule(
+        start=lambda _: net.state_dict(),
+        persons=lambda _: iter(people),
+        gradients=TorchGradients(net, functional.cross_entropy),
+        may_have_tensors=True,
+    )
+    plan = fulcrum.verified_plan(plan_of())
+    assignment = Assignment(silo="a", round_number=1, plan=plan, seed=0, options={})
+    model = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    rows = np.concatenate(list(training.rows(model, assignment)))
+    expected = gradient_rows(net, features, labels)
+    assert near(rows, [-expected[:3].sum(axis=0), -expected[3], -expected[4:].sum(axis=0)])

@@ -10,8 +10,10 @@ from fulcrum.cli.options import (
     FederationArgument,
     FormatOption,
     LeastInfluenceOption,
+    PersonsPerSiloOption,
     RecipeOption,
     ServerOption,
+    UnitOption,
     WeightsOption,
     word_or_number,
 )
@@ -35,6 +37,8 @@ def exposure(
     weights: WeightsOption = None,
     server: ServerOption = None,
     least_influence: LeastInfluenceOption = 0.0,
+    unit: UnitOption = "silo",
+    persons_per_silo: PersonsPerSiloOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Show the exposure of each region, and the noise that a uniform multiplier wastes."""
@@ -46,8 +50,10 @@ def exposure(
             "weights": word_or_number(weights),
             "server": server,
             "least_influence": least_influence,
+            "unit": unit,
+            "persons_per_silo": persons_per_silo,
         }
-        chosen = any(value not in ("paper", None, 0.0) for value in choices.values())
+        chosen = any(value not in ("paper", None, 0.0, "silo") for value in choices.values())
         chosen = chosen or topology.declared_weights is not None
         plan = _plan_with_equal_targets(topology, choices, colluders, dropouts) if chosen else None
         topology = topology if plan is None else plan.federation
@@ -87,6 +93,7 @@ def exposure(
     lost = [
         f"{count} of each {inner} {how}" for count, how in ((colluders, "colluding"), (dropouts, "missing")) if count
     ]
+    of_unit = "" if unit == "silo" else f", exposure of one {unit}"
     against = "".join(f", {part}" for part in lost)
     added_up = "" if plan is None or plan.server_rule.adds_up else " where sums are added up"
     summary = [
@@ -103,7 +110,7 @@ def exposure(
         summary.append(("weights", weights_in_words(plan)))
     picture = [
         table(
-            f"{topology.name}: {len(topology):,} silos in {len(topology.innermost.nodes):,} {inner}s{against}",
+            f"{topology.name}: {len(topology):,} silos in {len(topology.innermost.nodes):,} {inner}s{of_unit}{against}",
             columns,
             [row | {"influence_shown": f"{row['influence']:.1%}"} for row in rows if row["tier"] == inner],
         ),
@@ -120,6 +127,7 @@ def exposure(
         "dropouts": dropouts,
         "weights": "sizes" if plan is None else plan.weights_rule,
         "server": "sum" if plan is None else plan.server,
+        "unit": unit,
         "tiers": tiers,
         "nodes": rows,
         "notes": notes,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 from cyclopts import Group, Parameter
 
+from fulcrum.core.choices import Neighbours, UnitName
 from fulcrum.core.store.durable_files import check_writable
 from fulcrum.errors import ParameterError, listing
 from fulcrum.planning.settings import RecipeName, declared_settings
@@ -118,6 +119,11 @@ RecipeOption = Annotated[RecipeName, setting("recipe")]
 WeightsOption = Annotated[str | None, setting("weights")]
 ClipNormOption = Annotated[str | None, setting("clip_norm")]
 ServerOption = Annotated[str | None, setting("server")]
+UnitOption = Annotated[UnitName, setting("unit")]
+UnitNameOption = Annotated[str, setting("unit_name")]
+NeighboursOption = Annotated[Neighbours, setting("neighbours")]
+SilosPerPersonOption = Annotated[int, setting("silos_per_person")]
+PersonsPerSiloOption = Annotated[float | None, setting("persons_per_silo")]
 LeastInfluenceOption = Annotated[float, setting("least_influence")]
 
 

@@ -15,9 +15,14 @@ from fulcrum.cli.options import (
     FederationArgument,
     FormatOption,
     LeastInfluenceOption,
+    NeighboursOption,
     ParametersOption,
+    PersonsPerSiloOption,
     RecipeOption,
     ServerOption,
+    SilosPerPersonOption,
+    UnitNameOption,
+    UnitOption,
     WeightsOption,
     number,
     option,
@@ -42,6 +47,11 @@ def serve_command(
     server: ServerOption = None,
     least_influence: LeastInfluenceOption = 0.0,
     parameters: ParametersOption = None,
+    unit: UnitOption = "silo",
+    unit_name: UnitNameOption = "",
+    neighbours: NeighboursOption = "replace",
+    silos_per_person: SilosPerPersonOption = 1,
+    persons_per_silo: PersonsPerSiloOption = None,
     host: Annotated[str, option("Address that the server listens on.", PAGE)] = "127.0.0.1",
     port: Annotated[int, number("Port that the server listens on; 0 takes any free port.", PAGE)] = 8000,
     allow_remote: Annotated[
@@ -58,7 +68,7 @@ def serve_command(
 ) -> int:
     """Serve a page for changes to a federation, with the new plan at once; end the server with Ctrl-C.
 
-    The page starts with the given recipe, weights, clip norm, server, least influence and parameters.
+    The page starts with the given recipe, weights, clip norm, server, least influence, parameters and unit of privacy.
     """
     if not loopback(host) and not allow_remote:
         raise ParameterError("cli.host-remote", host=host)
@@ -73,6 +83,11 @@ def serve_command(
             server=server,
             least_influence=least_influence,
             parameters=parameters,
+            unit=unit,
+            unit_name=unit_name,
+            neighbours=neighbours,
+            silos_per_person=silos_per_person,
+            persons_per_silo=persons_per_silo,
         )
         app = application(reading.federation, hosts=hosts_of(host, name), settings=first, notes=reading.notes)
         serving = web_server(app)

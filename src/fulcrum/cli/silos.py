@@ -1,5 +1,6 @@
 """The commands of issuers and operators of sites: keys, signatures, policies, records, ledgers, replanning."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -120,6 +121,7 @@ def show_ledger(
     """Show every release of a silo, and the epsilon spent against each observer."""
     with read_ledger(path) as ledger:
         entries, spent, silo, head = ledger.entries(), ledger.total_cost.shifts, ledger.silo, ledger.head
+        by_unit = {unit: dict(cost.shifts) for unit, cost in ledger.spent_by_unit().items()}
     observers = list(dict.fromkeys(name for entry in entries for name in entry.cost.shifts))
     rows = [
         {
@@ -131,14 +133,26 @@ def show_ledger(
         }
         for entry in entries
     ]
-    epsilons = {
-        name: float(epsilon_of_shift(shift**0.5, delta=delta, accountant=accountant)) for name, shift in spent.items()
-    }
+
+    def epsilons_of(shifts: Mapping[str, float]) -> dict[str, float]:
+        return {
+            name: float(epsilon_of_shift(shift**0.5, delta=delta, accountant=accountant))
+            for name, shift in shifts.items()
+        }
+
+    epsilons = epsilons_of(spent)
     listed = [
         {**row, "shifts": dict(entry.cost.shifts), "former_hash": entry.former_hash}
         for row, entry in zip(rows, entries, strict=True)
     ]
     summary = {"silo": silo, "releases": len(rows), "head": head, "spent": dict(spent), "epsilon": epsilons}
+    if set(by_unit) - {"silo"}:  # a ledger for silos alone keeps its earlier form
+        summary["units"] = {unit: {"spent": shifts, "epsilon": epsilons_of(shifts)} for unit, shifts in by_unit.items()}
+    spent_lines = [
+        (f"spent at {name}{f', by {unit}' if set(by_unit) != {'silo'} else ''}", f"epsilon {epsilon_text(epsilon)}")
+        for unit, shifts in by_unit.items()
+        for name, epsilon in epsilons_of(shifts).items()
+    ]
     columns = [
         Column(key="sequence", heading="sequence"),
         Column(key="round", heading="round"),
@@ -150,7 +164,7 @@ def show_ledger(
         table(f"{silo}: {len(rows):,} release{'' if len(rows) == 1 else 's'}", columns, rows),
         facts(
             [
-                *((f"spent at {name}", f"epsilon {epsilon_text(epsilon)}") for name, epsilon in epsilons.items()),
+                *spent_lines,
                 ("head", head),
             ]
         ),

@@ -35,7 +35,7 @@ class PrivacyUnit:
         name: The name of the unit in plan files: "silo", "person" or "record".
         neighbours: "replace": the data of one unit are replaced. "add-remove": the data of one unit come or go.
         silos_per_person: h, the largest number of silos that hold records of one person, over all rounds and plans.
-        label: The word for a person in sentences, such as "patient"; empty for the name of the unit.
+        label: The word for a person or a record in sentences, such as "patient"; empty for the name of the unit.
         is_cut: True in deployment, where the sum of a silo's persons is cut to a lattice after its clip.
     """
 
@@ -71,7 +71,7 @@ class PrivacyUnit:
         """The protected data, to be read after "every" or "a"."""
         if not self.is_within_silo:
             return "silo's whole dataset"
-        held = "" if self.name == "record" and not self.label else "'s records"
+        held = "" if self.name == "record" else "'s records"
         return f"{self.noun}{held} in {_silos(self.silos_per_person)}"
 
     @property
@@ -79,11 +79,11 @@ class PrivacyUnit:
         """The change that leads from a federation to its neighbours."""
         if not self.is_within_silo:
             return "replace one silo's whole dataset"
-        whose = "one record" if self.name == "record" and not self.label else f"all records of one {self.noun}"
+        whose = f"one {self.noun}" if self.name == "record" else f"all records of one {self.noun}"
         where = _silos(self.silos_per_person)
         if self.neighbours == "add-remove":
             return f"add or remove {whose} in {where}"
-        other = "another record" if whose == "one record" else f"the records of another {self.noun}"
+        other = f"another {self.noun}" if self.name == "record" else f"the records of another {self.noun}"
         return f"replace {whose} in {where} by {other} in the same {'silo' if where == 'one silo' else 'silos'}"
 
     @property

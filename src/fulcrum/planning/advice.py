@@ -254,6 +254,10 @@ def _region_noise(squared: FloatArray, need: FloatArray, base: FloatArray, exclu
     return float(np.maximum(level * squared, base).sum())
 
 
+def _ratio_text(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
+
+
 def _epsilon_text(epsilon: float) -> str:
     return f"{display_epsilon(epsilon):g}"
 
@@ -291,8 +295,12 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     uniform = with_uniform_noise(plan).worst_epsilon(SILO)
     if inside <= max(uniform, above) * (1 + 1e-9):
         return []
+    # A large region lets every silo draw little noise. Noise that protects persons is small beside a silo's sum, so
+    # masks are named too.
+    masks = ", or mask the sums with --aggregation masked" if plan.unit.is_within_silo else ""
     remedy = (
-        f"For a smaller epsilon, add a target on the aggregator, such as --epsilon-inside {_epsilon_text(uniform)}."
+        "For a smaller epsilon, add a target on the aggregator, such as --epsilon-inside "
+        f"{_epsilon_text(uniform)}{masks}."
     )
     text = (
         f"Against a curious {inner} aggregator the worst epsilon is {_epsilon_text(inside)} "
@@ -306,7 +314,8 @@ def _on_signal(plan: PlanFigures) -> list[Advice]:
     if plan.parameters is None:
         return []
     ratio = signal_to_noise(plan, plan.parameters)
-    text = f"With {plan.parameters:,} parameters the signal to noise over {plan.rounds} rounds is at most {ratio:.2g}"
+    over = f"over {plan.rounds} rounds is at most {_ratio_text(ratio)}"
+    text = f"With {plan.parameters:,} parameters the signal to noise {over}"
     if ratio < WEAK_SIGNAL:
         text += (
             f": the model will not train. Train at most about {most_parameters(plan):,} parameters, "

@@ -87,6 +87,8 @@ def replan(
             failed = next((check for check in verify_ledger(ledger) if not check.holds), None)
             if failed is not None:
                 raise PlanError("replan.ledger-untrusted", file=path, check=failed.name, detail=failed.detail)
+            if mixed := sorted(set(ledger.spent_by_unit()) - {old.unit.name}):
+                raise PlanError("replan.unit-mixed", file=path, unit=old.unit.name, earlier_unit=mixed[0])
             for tier, shift in _spent_by(ledger, changed, old, path).items():
                 spent[tier][index] = shift
             rounds = [entry.round_number for entry in ledger.entries() if entry.plan_digest == old.digest]

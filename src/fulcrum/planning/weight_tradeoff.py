@@ -90,12 +90,13 @@ def own_choice(plan: Plan) -> WeightChoice:
 def _choice_by_rule(plan: Plan, rule: str | float) -> WeightChoice:
     requirement = plan.requirement
     above = requirement.by_observer(plan.federation)[0]
-    weights = weights_by(rule, plan.federation, above.multiplier, excluded_silos=above.excluded_silos)
-    federation = plan.federation.with_weights(weights)
+    shares = weights_by(rule, plan.federation, above.multiplier, excluded_silos=above.excluded_silos)
+    persons = plan.federation.persons  # the weight of a silo is then the weight of one of its persons
+    federation = plan.federation.with_weights(shares if persons is None else shares / persons)
     noise = float(noise_variance(federation, allocate(federation, requirement)).sum())
     noise *= plan.server_rule.noise_factor()  # as in `Plan.model_noise`, which stands beside this figure
     inner = federation.innermost
-    return _choice_of(federation, rule, noise, sum_by(inner.parent_of, weights, len(inner.nodes)))
+    return _choice_of(federation, rule, noise, sum_by(inner.parent_of, shares, len(inner.nodes)))
 
 
 def _choice_of(federation: Topology, rule: str | float, noise: float, influence: FloatArray) -> WeightChoice:

@@ -21,7 +21,7 @@ from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
 from fulcrum.views.charts.chart_style import PALETTE
 from fulcrum.words.numbers import epsilon_text, figure, percent, rate_text
-from fulcrum.words.recipe_words import proviso
+from fulcrum.words.recipe_words import proviso, share_rule
 
 
 def template_text(name: str) -> str:
@@ -59,15 +59,29 @@ def inline_json(data: Any) -> Markup:
 
 
 def claim(plan: Plan) -> Markup:
-    """Returns the guarantee with emphasised epsilons, rounded up to the digits of a page."""
+    """Returns the first sentence of the guarantee with emphasised epsilons, rounded up to the digits of a page."""
+    return _with_emphasis(_statement(plan)[0])
 
+
+def further_claims(plan: Plan) -> list[Markup]:
+    """Returns the remaining sentences of the guarantee: a plan for persons has several, a plan for silos none."""
+    return [_with_emphasis(sentence) for sentence in _statement(plan)[1:]]
+
+
+def _statement(plan: Plan) -> list[str]:
+    """Returns the sentences of the guarantee without their full stops; no epsilon has a blank after its point."""
+    return guarantee_of(plan).statement.removesuffix(".").split(". ")
+
+
+def _with_emphasis(sentence: str) -> Markup:
     def emphasise(match: re.Match[str]) -> str:
         epsilon = match["epsilon"]
         return f"<strong>{f'epsilon {epsilon_text(float(epsilon))}' if epsilon else match[0]}</strong>"
 
-    statement = str(escape(guarantee_of(plan).statement.removesuffix(".")))
     number = r"\d+(?:\.\d+)?(?:e[+-]\d+)?"
-    return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee)(?= against)", emphasise, statement))  # noqa: S704
+    ends = r"(?= against| and the second|$)"
+    escaped = str(escape(sentence))
+    return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee){ends}", emphasise, escaped))  # noqa: S704
 
 
 def promise(plan: Plan) -> dict[str, Any]:
@@ -80,6 +94,9 @@ def promise(plan: Plan) -> dict[str, Any]:
         "one_group": plan.one_group,
         "alone": plan.is_masked and plan.smallest_group == 1,
         "claim": claim(plan),
+        "further_claims": further_claims(plan),
+        "person": plan.unit.noun if plan.unit.is_within_silo else "",
+        "by": share_rule(plan),
         "terms": f"neighbouring federations {guarantee.adjacency}; {guarantee.assumptions[-2]}",
         "above": plan.worst_epsilon(),
         "inside": plan.worst_epsilon(SILO),
@@ -95,8 +112,9 @@ def _fourth_figure(plan: Plan) -> tuple[str, str]:
     inner = plan.federation.innermost.name
     if plan.weights_rule == "sizes" and plan.server_rule.adds_up:
         return "of the noise of one multiplier for all can be saved at most", percent(plan.attainable_saving)
-    by = "size" if plan.federation.sizes_known else "number of silos"
-    return f"of its influence by {by} is left to the least represented {inner}", percent(least_influence(plan))
+    return f"of its influence by {share_rule(plan)} is left to the least represented {inner}", percent(
+        least_influence(plan)
+    )
 
 
 def _whole_options(text: str) -> Markup:

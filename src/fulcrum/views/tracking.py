@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from fulcrum.errors import DataError, MissingExtraError, in_one_line
 from fulcrum.planning.plan import Plan
+from fulcrum.rounding import rounded_up
 from fulcrum.server.run_results import RoundResult
 
 EXPERIMENT = "fulcrum"
@@ -66,6 +67,9 @@ def run_description(plan: Plan | None) -> dict[str, str]:
         "epsilon_above_worst": f"{float(plan.epsilon_above.max()):.6g}",
         "epsilon_inside_worst": f"{float(plan.epsilon_inside.max()):.6g}",
         "purpose": plan.purpose,
+        "privacy_unit": plan.unit.protected_data,
+        "neighbours": plan.unit.neighbours,
+        **{f"epsilon_{name}_worst": f"{rounded_up(epsilon):g}" for name, epsilon in plan.person_epsilons.items()},
     }
 
 

@@ -8,6 +8,7 @@
 from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.recipes import recipe_named
+from fulcrum.words.person_words import clip_norms, sensitivity_words, size_word
 
 
 def recipe_name(plan: Plan) -> str:
@@ -21,7 +22,7 @@ def weights_name(plan: Plan) -> str:
     """Returns the rule for the weights of silos in a few words."""
     rule = plan.weights_rule
     inner = plan.federation.innermost.name
-    names = {"sizes": "by size", "equal": f"equal within a {inner}", "least-noise": "least noise"}
+    names = {"sizes": f"by {share_rule(plan)}", "equal": f"equal within a {inner}", "least-noise": "least noise"}
     return names.get(rule, rule) if isinstance(rule, str) else f"{rule:g}, from 0 (sizes) to 1 (least noise)"
 
 
@@ -29,18 +30,33 @@ def recipe_words(plan: Plan) -> list[str]:
     """Returns sentences on weights, clip norm and server rule, in that order."""
     sentences = [_on_weights(plan)]
     if plan.least_influence:
-        by = "size" if plan.federation.sizes_known else "number of silos"
+        by = share_rule(plan)
         least = f"{plan.least_influence:.0%} of its influence by {by}"
         sentences.append(f"Every {plan.federation.innermost.name} keeps at least {least}.")
-    if plan.clip_share < 1:
+    if plan.unit.is_within_silo:
+        sentences += _on_clip_of_persons(plan)
+    elif plan.clip_share < 1:
         sentences.append(
-            f"Updates are clipped at {plan.clip_share:.3g} of the clip norm C, a share that follows from the plan's "
+            f"Updates are clipped at {clip_share_text(plan)} of the clip norm C, a share that follows from the plan's "
             f"noise, and scaled up to C; the sensitivity stays {plan.unit.sensitivity:g}C."
         )
     else:
         sentences.append("Updates are clipped at the clip norm C.")
     rule = plan.server_rule
     return [*sentences, (rule.sentences or f"The server {rule.clause}.").format(inner=plan.federation.innermost.name)]
+
+
+def clip_share_text(plan: Plan) -> str:
+    """Returns the share of the clip norm at which updates or gradients are clipped; a share below 1 never reads 1."""
+    short = f"{plan.clip_share:.3g}"
+    return f"{plan.clip_share:.4g}" if short == "1" else short
+
+
+def share_rule(plan: Plan) -> str:
+    """Returns the figure by which shares are compared: size, the number of patients, or the number of silos."""
+    if not plan.federation.sizes_known:
+        return "number of silos"
+    return f"number of {size_word(plan.unit)}" if plan.unit.is_within_silo else "size"
 
 
 def proviso(plan: Plan, inner: str) -> str:
@@ -54,7 +70,30 @@ def proviso(plan: Plan, inner: str) -> str:
     return f" {words}" if words else ""
 
 
+def _on_clip_of_persons(plan: Plan) -> list[str]:
+    """Returns sentences on the clip of one person's gradient, and on the largest sum of a silo."""
+    noun = plan.unit.noun
+    gradient = f"In each round a silo computes one gradient for every {noun}, clips each gradient at"
+    if plan.clip_share < 1:
+        clip = (
+            f"{gradient} {clip_share_text(plan)} of the clip norm C, a share that follows from the plan's noise, "
+            "scales the gradients up to C and sends the weighted sum"
+        )
+    else:
+        clip = f"{gradient} the clip norm C and sends the weighted sum"
+    declared = f"its declared number of {size_word(plan.unit)} times C"
+    largest = f"{declared} long"
+    if plan.silo_clip is not None:
+        largest = f"{clip_norms(plan.silo_clip)} long, or {declared} if that is less"
+    return [
+        f"{clip}: {sensitivity_words(plan)}.",
+        f"The sum of a silo is at most {largest}; a longer sum is scaled down.",
+    ]
+
+
 def _on_weights(plan: Plan) -> str:
+    if plan.unit.is_within_silo:
+        return _on_weights_of_persons(plan)
     inner, rule = plan.federation.innermost.name, plan.weights_rule
     secret = not plan.federation.sizes_known and not plan.weights_given
     by = "records" if plan.federation.sizes_known else "silos; sizes stay secret" if secret else "silos"
@@ -71,3 +110,20 @@ def _on_weights(plan: Plan) -> str:
     if isinstance(rule, str):
         return sentences[rule]
     return f"The weights lie between sizes (0) and least noise (1), at {rule:g}."
+
+
+def _on_weights_of_persons(plan: Plan) -> str:
+    """Returns a sentence on the weight of one person's gradient, and on the influence of a silo."""
+    inner, rule, noun, many = plan.federation.innermost.name, plan.weights_rule, plan.unit.noun, size_word(plan.unit)
+    divided = f"every {noun} of a silo has the same part of the silo's share"
+    sentences = {
+        "sizes": f"Every {noun} has the same weight, so the share of a silo is by its declared number of {many}.",
+        "equal": f"Silos of the same {inner} have equal shares, and {inner}s shares by their number of "
+        f"{many if plan.federation.sizes_known else 'silos'}; {divided}.",
+        "least-noise": f"The shares of silos are those with which the promise needs the least noise; {divided}.",
+        DECLARED: f"Every silo has the share that the federation declares; {divided}.",
+        BY_SILO: f"Every silo has the share that was given for the silo; {divided}.",
+    }
+    if isinstance(rule, str):
+        return sentences[rule]
+    return f"The shares of silos lie between numbers of {many} (0) and least noise (1), at {rule:g}; {divided}."

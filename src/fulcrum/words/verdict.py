@@ -1,4 +1,4 @@
-"""The verdict on a plan: the rate at which each observer guesses a silo's dataset rightly, and its meaning in words.
+"""The verdict on a plan: the rate at which each observer guesses the unit of privacy rightly, with its meaning.
 
 >>> from fulcrum.planning.planner import plan
 >>> result = verdict(plan("severe", rounds=10, epsilon=0.99))
@@ -7,7 +7,9 @@
 
 The game of the verdict:
 
-- A silo holds the first or the second of two datasets, with equal probability. The silo is the most exposed silo.
+- A silo holds the first or the second of two datasets, with equal probability. The silo is the most exposed silo. In a
+  plan for persons, the silo holds the records of the first or of the second of two persons; if neighbours come or go,
+  the records of one person, or not. The observer knows all other records.
 - The observer has seen every release of all rounds, and everything that silos released before the plan.
 - In research plans the rate is that of the best test of continuous Gaussian noise, Phi(mu / 2): no observer does
   better, and the best test does as well.
@@ -23,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from fulcrum.core.plan.guarantee import is_below_target
 from fulcrum.core.topology import SILO
 from fulcrum.rounding import rounded_up
+from fulcrum.words.person_words import guess_words
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan
@@ -45,7 +48,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverVerdict:
-    """The success of a single observer against the most exposed silo.
+    """The success of a single observer against the most exposed silo, or a person of the most exposed silo.
 
     Attributes:
         observer: "above" for an observer of the sums of regions; "inside" for an observer of single releases or, with
@@ -54,10 +57,11 @@ class ObserverVerdict:
         place: The place of the observer in words: "above the regions", or "outside the federation".
         who: The observer in words, to open a sentence with.
         epsilon: The worst epsilon against the observer; infinite without a guarantee.
-        right: The largest rate of right guesses between two datasets of the silo; a coin has one half.
+        right: The largest rate of right guesses between two datasets of the silo, or two persons; a coin has one half.
         accuses: The largest rate at which the observer recognises the second dataset, while 1 % of first datasets are
             mistaken for the second.
         level: A name of `LEVELS`, by `right` alone.
+        guess: The guess in words, to follow "guesses".
     """
 
     observer: str
@@ -67,6 +71,7 @@ class ObserverVerdict:
     right: float
     accuses: float
     level: str
+    guess: str = guess_words()
 
     @property
     def times(self) -> str:
@@ -85,8 +90,7 @@ class ObserverVerdict:
     @property
     def sentence(self) -> str:
         """Returns observer, rate and meaning as a sentence of its own."""
-        guess = "guesses which of two equally likely datasets a silo holds"
-        return f"{self.who} {guess} and is right {self.times}, {self.meaning}."
+        return f"{self.who} guesses {self.guess} and is right {self.times}, {self.meaning}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,7 @@ class Verdict:
         basis: The basis of the rates in words: tight figures, or proven bounds.
         one_group: True where all silos are masked as a single group, so that "above" is outside the federation.
         seen: The releases that the observers have seen, in words.
+        guess: The guess of both observers in words, to follow "guesses".
     """
 
     above: ObserverVerdict
@@ -106,6 +111,7 @@ class Verdict:
     basis: str
     one_group: bool = False
     seen: str = "all rounds"
+    guess: str = guess_words()
 
     @property
     def observers(self) -> tuple[ObserverVerdict, ObserverVerdict]:
@@ -132,8 +138,8 @@ class Verdict:
         """Returns both rates and their meanings in a sentence that needs no heading."""
         above, inside = self.observers
         return (
-            f"An observer who saw {self.seen} and guesses which of two equally likely datasets a silo holds is right "
-            f"{above.times} {above.place}, {above.meaning}, and {inside.times} {inside.place}, {inside.meaning}."
+            f"An observer who saw {self.seen} and guesses {self.guess} is right {above.times} {above.place}, "
+            f"{above.meaning}, and {inside.times} {inside.place}, {inside.meaning}."
         )
 
     def summary(self) -> dict[str, Any]:
@@ -165,7 +171,7 @@ def verdict(plan: "Plan") -> Verdict:
         sees = f"is the server with {max(1, plan.colluders)} {whose}"
     if plan.one_group:
         above, inside = "outside the federation", "inside the federation"
-    observers = {}
+    observers, guess = {}, guess_words(plan.unit)
     for observer, tier, place, who in (
         ("above", inner, above, f"An observer {above}{too}"),
         ("inside", SILO, inside, f"An observer {inside}{too or ','} {'and' if too else 'who'} {sees},"),
@@ -178,6 +184,7 @@ def verdict(plan: "Plan") -> Verdict:
             power.guessing_rate,
             accuses=power.true_positive_rate,
             epsilon=plan.worst_epsilon(tier),
+            guess=guess,
         )
     research = "the tight figures of continuous Gaussian noise"
     basis = research if plan.is_research else "bounds that are proven for the lattice noise that silos draw"
@@ -193,6 +200,7 @@ def verdict(plan: "Plan") -> Verdict:
         basis=basis,
         one_group=plan.one_group,
         seen=f"all rounds{before}",
+        guess=guess,
     )
 
 
@@ -203,9 +211,16 @@ def _is_proven_by_filters(plan: "Plan", tier: str) -> bool:
 
 
 def _observer_verdict(
-    observer: str, place: str, who: str, right: float, *, accuses: float = 1.0, epsilon: float = math.inf
+    observer: str,
+    place: str,
+    who: str,
+    right: float,
+    *,
+    accuses: float = 1.0,
+    epsilon: float = math.inf,
+    guess: str = guess_words(),
 ) -> ObserverVerdict:
     level = LEVELS[(right > CALM_UP_TO) + (right > CAUTION_UP_TO)]
     return ObserverVerdict(
-        observer=observer, place=place, who=who, epsilon=epsilon, right=right, accuses=accuses, level=level
+        observer=observer, place=place, who=who, epsilon=epsilon, right=right, accuses=accuses, level=level, guess=guess
     )

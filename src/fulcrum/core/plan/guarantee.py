@@ -147,16 +147,26 @@ class Guarantee:
         if not self.unit.is_within_silo:
             return ""
         noun = self.unit.noun
-        change = f"one {noun} is added or removed" if self.unit.neighbours == "replace" else f"one {noun} is replaced"
+        changes = [f"the replacement of one {noun} by another", f"one {noun} added or removed"]
+        counted, other = changes if self.unit.neighbours == "replace" else changes[::-1]
         first, second = (_epsilon(persons[f"other_neighbours_{place}"]) for place in ("above", "inside"))
-        sentences = [f"Where {change} instead, the first of these observers has {first} and the second {second}."]
+        sentences = [
+            f"These figures are for {counted}.",
+            f"For {other} there is {first} against the first of these observers, and {second} against the second.",
+        ]
         if "two_silos_above" in persons:
             pair = _epsilon(persons["two_silos_above"])
-            sentences.append(f"A {noun} with records in two silos has {pair} against the first observer.")
+            place = "" if self.one_group else f", outside the {self.innermost}s of both silos"
+            sentences.append(
+                f"This plan provides for each {noun} in one silo: in two silos one {noun} has {pair} against the first "
+                f"observer{place}."
+            )
         whole = persons["whole_silo_above"]
-        bare = whole is None or whole > _NO_PROTECTION
-        has = "is not protected:" if bare else "has"
-        sentences.append(f"A silo as a whole {has} {_epsilon(whole)} against the first observer.")
+        bare = " is not protected" if whole is None or whole > _NO_PROTECTION else ""
+        sentences.append(
+            f"A silo as a whole{bare}: for the replacement of all its data there is {_epsilon(whole)} against the "
+            "first observer."
+        )
         return " " + " ".join(sentences)
 
     def _clauses(self, worst: Mapping[str, float | None]) -> list[str]:
@@ -198,23 +208,26 @@ class Guarantee:
         held = "one silo" if most == 1 else f"{most} silos"
         counted = f"the declared numbers of {many} are public and stay as they are"
         if self.unit.neighbours == "add-remove":
-            counted += f" when a {noun} is added or removed: they were not counted from the data"
+            counted += f" when one {noun} is added or removed: they were not counted from the data"
         identity = (
-            "no two records are about one person: the records of a person add up"
+            f"no two {many} are about one person: the protection of a person with k {many} is that of k {many} together"
             if self.unit.name == "record"
-            else f"all records of one {noun} in a silo carry one identifier: under k identifiers a {noun} counts as k "
-            f"{many}, and a record about two {many} belongs to both"
+            else f"all records of one {noun} in a silo carry one identifier: under k identifiers one {noun} counts as "
+            f"k {many}, and a record about two {many} belongs to both"
         )
         return (
             identity,
             f"no {noun} is in more than {held}, over all rounds and all plans of the silos' ledgers together",
+            f"a silo that holds records of the {noun} in question neither helps an observer nor is one"
+            if self.unit.name == "person"
+            else f"a silo that holds the {noun} in question neither helps an observer nor is one",
             counted,
             f"in each round a silo computes one gradient, and the gradient of each {noun} follows from the model and "
-            f"the records of that {noun} alone",
+            + (f"that {noun} alone" if self.unit.name == "record" else f"the records of that {noun} alone"),
             "the starting model, scaling, imputation, chosen features, class weights and every other setting come from "
             "public data, not from records of the silos",
-            f"no metric, loss, count, choice of round, presence or time that depends on records leaves a silo; other "
-            f"releases about the same {many} are not counted in",
+            "no metric, loss, count, choice of round, rule of eligibility, presence or time that depends on records "
+            f"leaves a silo; other releases about the same {many} are not counted in",
         )
 
     def _on_sizes(self) -> str:
@@ -357,11 +370,13 @@ class Guarantee:
           region where all silos are masked as one group.
         """
         always = ", in this plan and all before," if self.follows else ""
+        if self.unit.is_within_silo and self.unit.silos_per_person > 1 and not (self.one_group or tier == ROOT):
+            return self._observer_of_silos(tier, always)
         its = "the silo's" if self.unit.is_within_silo else "its"
         if tier == SILO and self.aggregation == "masked":
-            count = max(1, self.colluders)
+            count, other = max(1, self.colluders), "other " if self.unit.is_within_silo else ""
             whose = "each" if self.one_group else its
-            return f"the server{always} together with {_silos(count)} of {whose} {self.innermost}"
+            return f"the server{always} together with {_silos(count, other)} of {whose} {self.innermost}"
         if tier == SILO:
             return f"whoever sees {its} own updates, such as its {self.innermost} aggregator"
         if self.one_group:  # outside the federation: a silo of another region sees the sum and knows its own noise
@@ -370,6 +385,18 @@ class Guarantee:
             return f"anyone outside the federation{always} who sees the global sum and no sum below it"
         only = "" if tier == self.innermost else " and no sum below them"
         return f"anyone outside {its} {tier}{always} who sees the sums of {its} {tier}{only}"
+
+    def _observer_of_silos(self, tier: str, always: str) -> str:
+        """Returns the observer of a tier for a person with records in several silos, perhaps of several nodes."""
+        if tier == SILO and self.aggregation == "masked":
+            silos = _silos(max(1, self.colluders), "other ")
+            return f"the server{always} together with {silos} of each {self.innermost} of these silos"
+        if tier == SILO:
+            return f"whoever sees the updates of these silos, such as their {self.innermost} aggregators"
+        only = "" if tier == self.innermost else " and no sum below them"
+        return (
+            f"anyone outside every {tier} of these silos{always} who sees the sums of each {tier} of these silos{only}"
+        )
 
 
 def _for_people(epsilons: Mapping[str, float | None]) -> dict[str, float | None]:
@@ -382,6 +409,6 @@ def _epsilon(epsilon: float | None) -> str:
     return "no guarantee" if epsilon is None or not math.isfinite(epsilon) else f"epsilon {epsilon:g}"
 
 
-def _silos(count: int) -> str:
-    """Returns "1 silo", or the number of silos in the plural."""
-    return f"{count} silo" if count == 1 else f"{count} silos"
+def _silos(count: int, other: str = "") -> str:
+    """Returns "1 silo", or the number of silos in the plural; `other` stands before the noun."""
+    return f"{count} {other}silo" if count == 1 else f"{count} {other}silos"

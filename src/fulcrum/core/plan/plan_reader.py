@@ -282,12 +282,32 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
             and (content.silos[0].records is None) == (settings.persons_per_silo is None),
             "a silo declares less than one person": within_silos
             and any(entry.records is not None and entry.records < 1 for entry in content.silos),
+            "its summary does not state the further epsilons that its unit of privacy asks for": (
+                {name for name, value in _further_epsilons(content) if value is not msgspec.UNSET}
+                != _expected_epsilons(content)
+            ),
             "weights must be given for every silo where persons are protected": within_silos
             and content.silos[0].weight is None,
             "lattice noise costs all of delta": settings.reserve >= settings.delta,
             "the federation's name is not printable": not content.federation.name.isprintable(),
         }
     )
+
+
+def _further_epsilons(content: PlanFile) -> Iterator[tuple[str, object]]:
+    """Yields name and value of the epsilons in a summary that plans for persons state."""
+    for field in msgspec.structs.fields(content.summary):
+        if field.default is msgspec.UNSET:
+            yield field.name, getattr(content.summary, field.name)
+
+
+def _expected_epsilons(content: PlanFile) -> set[str]:
+    """Returns the names of the further epsilons that the settings of a plan file ask for."""
+    settings = content.settings
+    if settings.unit == "silo":
+        return set()
+    pair = {"two_silos_above"} if settings.silos_per_person == 1 and len(content.silos) > 1 else set()
+    return {"other_neighbours_above", "other_neighbours_inside", "whole_silo_above"} | pair
 
 
 def _applicable(problems: dict[str, bool]) -> Iterator[str]:

@@ -16,11 +16,13 @@ from typing import Annotated, Self
 
 import msgspec
 
+from fulcrum.core.choices import Neighbours, UnitName
 from fulcrum.core.masking.masking_thresholds import largest_minimum
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verification import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import PolicyError, listing
 from fulcrum.parsing import toml_of
@@ -51,6 +53,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         region_key: The public key of the seal of releases, "x25519:...". A plan with another key for the silo's region
             is refused, so that no other key and no other region opens a release.
         issuer: The public key that must have signed the plan; see `fulcrum.core.plan.signatures`.
+        unit: The unit of privacy of all limits: "silo", "person" or "record". A plan of another unit is refused: an
+            epsilon of one person says nothing about a silo.
+        neighbours: For persons and records, the convention of all limits. With "replace" a plan in the convention
+            "add-remove" is refused, since its epsilons are about half as large for the same noise.
+        silos_per_person: The least number of silos with records of one person that a plan must provide for.
+        earlier_units: Units of earlier releases in the silo's ledger that may be followed by releases in `unit`. Every
+            release is then charged in both units, as far as a bound is known; see `ChargedUnit.factor_to`.
     """
 
     largest_epsilon_above: float
@@ -63,6 +72,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     peers: dict[str, str] = {}
     region_key: str | None = None
     issuer: str | None = None
+    unit: UnitName = "silo"
+    neighbours: Neighbours = "replace"
+    silos_per_person: _Whole = 1
+    earlier_units: tuple[UnitName, ...] = ()
 
     def check(self, plan: SupportsContent, silo: str, *, before: int = 0) -> None:
         """Raises `PolicyError` with the reason unless the plan keeps to the policy.
@@ -96,6 +109,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         index, inner = plan.index_of(silo, PolicyError), tier.name
         if self.issuer is not None and plan.issuer != self.issuer:
             raise PolicyError("policy.issuer-differs", silo=silo, issuer=self.issuer)
+        self._check_unit(plan.unit, silo)
         above, inside, observers = f"above its {inner}", f"inside its {inner}", plan.federation.tier_names
         if is_one_group(plan):
             # No observer sees the sum of a tier between: silos of other regions are observers inside the one group.
@@ -136,6 +150,16 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             carried = "another key" if region in plan.keys else "no key"
             key = self.region_key
             raise PolicyError("policy.region-key-differs", silo=silo, region_key=key, carried=carried, **place)
+
+    def _check_unit(self, unit: PrivacyUnit, silo: str) -> None:
+        """Raises `PolicyError` for a plan whose epsilons protect another unit than the limits of the policy."""
+        if unit.name != self.unit:
+            raise PolicyError("policy.unit-differs", silo=silo, unit=self.unit, plan_unit=unit.name)
+        if unit.is_within_silo and unit.neighbours == "add-remove" and self.neighbours != "add-remove":
+            raise PolicyError("policy.neighbours-differ", silo=silo, neighbours=self.neighbours)
+        if unit.is_within_silo and unit.silos_per_person < self.silos_per_person:
+            least, provided = self.silos_per_person, unit.silos_per_person
+            raise PolicyError("policy.silos-per-person-few", silo=silo, least=least, provided=provided, unit=unit.noun)
 
     def check_releases(self, silo: str, rounds: int, before: int) -> None:
         """Raises `PolicyError` if the rounds of a plan and the releases before are more than `largest_rounds`."""

@@ -20,7 +20,7 @@ from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
-from fulcrum.core.store.ledger import Allowance, Assumptions, Cost
+from fulcrum.core.store.ledger import Allowance, Assumptions, ChargedUnit, Cost
 from fulcrum.errors import ReleaseError
 
 
@@ -100,18 +100,31 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
         largest_sum=float(plan.largest_sums[index]),
         cost=Cost(shifts=cost, alone=plan.release_cost_alone(silo)),
         allowance=Allowance(
-            plan_digest=plan.digest, rounds=plan.rounds, shifts=total, assumptions=assumptions_of(plan)
+            plan_digest=plan.digest, rounds=plan.rounds, shifts=total, assumptions=assumptions_of(plan, index)
         ),
     )
 
 
-def assumptions_of(plan: PlanData) -> Assumptions:
-    """Returns the assumptions of a plan about its observers; the ledger compares plans by their assumptions."""
+def assumptions_of(plan: PlanData, silo: int | None = None) -> Assumptions:
+    """Returns the assumptions of a plan about its observers; the ledger compares plans by their assumptions.
+
+    Args:
+        plan: The plan.
+        silo: The index of the silo whose releases are charged; None to compare earlier releases with the plan, which
+            needs no largest sum of the plan.
+    """
     return Assumptions(
         federation=plan.federation.digest,
         colluders=plan.colluders,
         group=group_tier(plan) if plan.is_masked else "",
         continuing=bool(plan.spent),
+        unit=ChargedUnit(
+            name=plan.unit.name,
+            neighbours=plan.unit.neighbours,
+            silos_per_person=int(plan.unit.silos_per_person),
+            sensitivity=plan.unit.sensitivity,
+            largest_sum=1.0 if silo is None else float(plan.largest_sums[silo]),
+        ),
     )
 
 

@@ -269,7 +269,7 @@ def _cached_release(
             return Release.from_bytes(payload)
         if policy is not None:
             policy.check_releases(parameters.silo, parameters.rounds, ledger.releases_besides(parameters.plan_digest))
-        ledger.enter_plan(allowance)
+        ledger.enter_plan(allowance, earlier_units=() if policy is None else policy.earlier_units)
         refusal = ledger.would_exceed(allowance, parameters.cost, round_number)
     if refusal is not None:
         raise RefusedReleaseError.at("", refusal)

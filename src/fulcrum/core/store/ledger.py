@@ -21,18 +21,19 @@ the sum into an epsilon. A ledger stores the bytes that are sent, and never nois
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Self
 
 from fulcrum.checks import Check
 from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
-from fulcrum.core.store.ledger_entries import Allowance, Assumptions, Cost, Entry, text, whole
+from fulcrum.core.store.ledger_entries import Allowance, Assumptions, ChargedUnit, Cost, Entry, text, unit_of, whole
 from fulcrum.core.store.ledger_file import LedgerFile, row_of
 from fulcrum.errors import LedgerError, RefusedReleaseError, in_one_line
 
-__all__ = ["Allowance", "Assumptions", "Cost", "Entry", "Ledger", "Recorded"]
+__all__ = ["Allowance", "Assumptions", "ChargedUnit", "Cost", "Entry", "Ledger", "Recorded"]
 
 HASH_FORMAT = 2
 """Of the hashes of entries. Format 1 covered two observers without names."""
@@ -70,6 +71,8 @@ class Ledger(ClosedAtTheEnd):
     - a release is charged to the plan of the caller's allowance, even if another thread enters another plan meanwhile;
     - the recorded cost is at least the cost of all sent releases, for every observer: a release that was recorded and
       not sent counts, and an observer without a name in an earlier plan is charged as the next observer inside;
+    - a plan whose unit of privacy differs from the unit of earlier releases is refused, unless the silo allows the
+      earlier unit by name. Every release then counts in the unit of the new plan too;
     - a failed write records no release that may be sent. The object keeps its answers from before the write, and
       refuses further work until the ledger is opened again: only the file shows the result of a failed sync.
 
@@ -158,6 +161,35 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             return Cost.total((self._charge(entry, observers, assumptions) for entry in self._entries), observers)
 
+    def spent_by_unit(self) -> dict[str, Cost]:
+        """Returns the cost of all releases in every unit of privacy in which the silo has released, by name.
+
+        The observers and assumptions of a unit are those of the last released plan in the unit.
+        """
+        with self._lock:
+            last = {self._unit_of(entry).name: entry for entry in self._entries}
+            plans = {name: self._plans[entry.plan_digest] for name, entry in last.items()}
+            return {name: self.spent_at(plan.observers, plan.assumptions) for name, plan in plans.items()}
+
+    def _unit_of(self, entry: Entry) -> ChargedUnit:
+        plan = self._plans.get(entry.plan_digest)
+        return unit_of(None if plan is None else plan.assumptions)
+
+    def _check_units(self, allowance: Allowance, earlier_units: Collection[str]) -> None:
+        """Raises `RefusedReleaseError`, with both budgets, for releases in another unit that nobody has allowed."""
+        unit = unit_of(allowance.assumptions).name
+        others = {name: cost for name, cost in self.spent_by_unit().items() if name not in (unit, *earlier_units)}
+        for earlier, cost in others.items():
+            raise RefusedReleaseError(
+                "ledger.unit-differs",
+                plan=allowance.plan_digest,
+                silo=self._silo,
+                unit=unit,
+                earlier_unit=earlier,
+                earlier_spent=_listing(cost),
+                spent=_listing(self.spent_at(allowance.observers, allowance.assumptions)),
+            )
+
     def _charge(self, entry: Entry, observers: Sequence[str], assumptions: Assumptions | None) -> Cost:
         plan = self._plans.get(entry.plan_digest)
         return entry.cost.charge_to(observers, None if plan is None else plan.assumptions, assumptions)
@@ -189,14 +221,20 @@ class Ledger(ClosedAtTheEnd):
         with self._lock:
             yield
 
-    def enter_plan(self, allowance: Allowance) -> None:
+    def enter_plan(self, allowance: Allowance, *, earlier_units: Collection[str] = ()) -> None:
         """Enters a plan, on disk at the return, to allow releases under the plan. The current plan changes nothing.
 
         The cost of releases under earlier plans counts against the new budget. Earlier plans stay entered: every
         release names its plan.
 
+        Args:
+            allowance: The allowance of the plan.
+            earlier_units: The units of earlier releases, other than the unit of the plan, that the silo allows in the
+                same ledger; see `Policy.earlier_units`.
+
         Raises:
-            RefusedReleaseError: The cost of earlier releases exceeds the budget of an observer.
+            RefusedReleaseError: The cost of earlier releases exceeds the budget of an observer, or the ledger has
+                releases in another unit of privacy that `earlier_units` does not name.
             LedgerError: The ledger has the plan with other numbers, or the order of the observers contradicts earlier
                 plans.
         """
@@ -206,6 +244,7 @@ class Ledger(ClosedAtTheEnd):
             if digest in self._plans and not self._is_entered(allowance):
                 entered = self._plans[digest]
                 raise LedgerError("ledger.plan-changed", plan=digest, file=self._path, entered=entered, got=allowance)
+            self._check_units(allowance, earlier_units)
             if excess := _excess(allowance, self.spent_at(allowance.observers, allowance.assumptions)):
                 raise RefusedReleaseError("ledger.plan-overspent", plan=digest, silo=self._silo, reason=str(excess))
             if digest == self._plan:

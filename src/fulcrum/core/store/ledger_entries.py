@@ -26,6 +26,66 @@ from fulcrum.errors import LedgerError
 INSIDE, ROOT = "silo", "federation"
 """The observer inside the region, and the outermost tier."""
 
+SILO, PERSON, RECORD = "silo", "person", "record"
+_NEIGHBOURS = ("replace", "add-remove")
+_DIAMETER = 2.01
+"""The largest change of one person's clipped gradient over C, 2, and 1 % for the cut of the sum to the lattice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChargedUnit:
+    """The unit of privacy in which the releases of a plan are charged; by default a silo's whole dataset.
+
+    Attributes:
+        name: "silo", "person" or "record".
+        neighbours: "replace" or "add-remove".
+        silos_per_person: The number of silos with records of one person that the plan provides for.
+        sensitivity: kappa, the largest change of the release of one silo by one unit, over weight times C.
+        largest_sum: The largest norm of the silo's sum of clipped gradients over C; 1 for the unit "silo".
+    """
+
+    name: str = SILO
+    neighbours: str = "replace"
+    silos_per_person: int = 1
+    sensitivity: float = 2.0
+    largest_sum: float = 1.0
+
+    def __post_init__(self) -> None:
+        count, numbers = self.silos_per_person, (self.sensitivity, self.largest_sum)
+        if self.name not in (SILO, PERSON, RECORD) or self.neighbours not in _NEIGHBOURS:
+            raise LedgerError("ledger.unit-unknown", unit=self)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise LedgerError("ledger.unit-unknown", unit=self)
+        if not all(isinstance(number, float) and 0 < number < math.inf for number in numbers):
+            raise LedgerError("ledger.unit-unknown", unit=self)
+
+    def factor_to(self, later: Self) -> float:
+        """Returns a bound on the squared shift of a release in a later plan's unit, over the shift in this unit.
+
+        - To replace a silo's whole dataset contains every change of a person or record: a release that was charged to
+          the silo costs a person no more.
+        - To replace all data of a silo moves a sum of clipped gradients by at most twice the largest sum.
+        - One record of a person replaced, added or removed moves the person's clipped gradient by at most 2C.
+        - A person may have any number of records: a release that was charged by record costs a person without a bound.
+        - A person in h silos, where the earlier plan provided for fewer, moves all sums together by at most h times.
+        """
+        if self == later:
+            return 1.0
+        if self.name == SILO:
+            ratio = 1.0
+        elif later.name == SILO:
+            ratio = 2 * self.largest_sum / self.sensitivity
+        elif self.name == later.name:
+            ratio = later.sensitivity / self.sensitivity
+        else:
+            ratio = _DIAMETER / self.sensitivity if later.name == RECORD else math.inf
+        if later.silos_per_person > self.silos_per_person:
+            ratio *= later.silos_per_person
+        return max(ratio, 1.0) ** 2  # never less than was charged: a smaller bound would need the clip of every plan
+
+
+SILO_CHARGED = ChargedUnit()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
@@ -37,32 +97,47 @@ class Assumptions:
         group: The tier with masked sums; empty if aggregators are trusted with single releases.
         continuing: True if the plan continues earlier plans: the promise is then against observers who were outside of
             the silo's region in every plan, with the same colluders throughout.
+        unit: The unit of privacy of the plan's costs; ledgers of earlier versions have the unit "silo" alone.
     """
 
     federation: str
     colluders: int = 0
     group: str = ""
     continuing: bool = False
+    unit: ChargedUnit = SILO_CHARGED
 
     def __post_init__(self) -> None:
         text("federation", self.federation)
         if not isinstance(self.colluders, int) or isinstance(self.colluders, bool) or self.colluders < 0:
             raise LedgerError("ledger.colluders-range", colluders=self.colluders)
-        if not isinstance(self.group, str) or not isinstance(self.continuing, bool):
+        if (
+            not isinstance(self.group, str)
+            or not isinstance(self.continuing, bool)
+            or type(self.unit) is not ChargedUnit
+        ):
             raise LedgerError("ledger.assumptions-type", assumptions=self)
 
     def to_text(self) -> str:
         """Returns the text of the assumptions in the file."""
-        return json.dumps([self.federation, self.colluders, self.group, self.continuing], separators=(",", ":"))
+        fields = [self.federation, self.colluders, self.group, self.continuing]
+        if (unit := self.unit) != SILO_CHARGED:
+            numbers = [unit.sensitivity.hex(), unit.largest_sum.hex()]
+            fields += [unit.name, unit.neighbours, unit.silos_per_person, *numbers]
+        return json.dumps(fields, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str) -> Self:
         """Returns the assumptions from a text of the file; raises `LedgerError` for any other text."""
         try:
-            federation, colluders, group, continuing = json.loads(text)
-        except (TypeError, ValueError, RecursionError):
+            federation, colluders, group, continuing, *unit = json.loads(text)
+            charged = SILO_CHARGED
+            if unit:
+                name, neighbours, count, sensitivity, largest = unit
+                numbers = {"sensitivity": float.fromhex(sensitivity), "largest_sum": float.fromhex(largest)}
+                charged = ChargedUnit(name=name, neighbours=neighbours, silos_per_person=count, **numbers)
+        except (TypeError, ValueError, OverflowError, RecursionError):
             raise LedgerError("ledger.assumptions-malformed") from None
-        return cls(federation=federation, colluders=colluders, group=group, continuing=continuing)
+        return cls(federation=federation, colluders=colluders, group=group, continuing=continuing, unit=charged)
 
     def covers(self, observer: str, later: Self, *, inner_tiers: bool) -> bool:
         """Returns True if an observer of a later plan has seen no more of this plan's releases than this plan charged.
@@ -96,7 +171,7 @@ class Assumptions:
 class Cost:
     """The cost of releases as squared mean shifts (mu²), additive over releases; infinite without noise.
 
-    Neighbouring federations replace the whole dataset of the silo (`fulcrum.core.privacy_unit`).
+    Neighbouring federations differ in the unit of the release's plan (`ChargedUnit`, `fulcrum.core.privacy_unit`).
 
     Attributes:
         shifts: By observer, from the inside outward: "silo" (inside of the region), the innermost tier, outer tiers,
@@ -127,7 +202,8 @@ class Cost:
         - an observer that the cost names, and that has seen no more than charged (`Assumptions.covers`), keeps its
           cost;
         - any other observer is charged as the next observer inside, because an observer further out sees no more;
-        - the innermost charge is the cost against an observer of the silo's own update (`alone`).
+        - the innermost charge is the cost against an observer of the silo's own update (`alone`);
+        - a cost in another unit of privacy is multiplied by `ChargedUnit.factor_to`.
 
         Args:
             observers: The observers of the later plan, from the inside outward.
@@ -140,6 +216,9 @@ class Cost:
         if [name for name in self.shifts if name in observers] != [name for name in observers if name in self.shifts]:
             theirs, ours = ", ".join(observers), ", ".join(self.shifts)
             raise LedgerError("ledger.tiers-order", tiers=theirs, observers=ours)
+        return self._times(unit_of(before).factor_to(unit_of(later)))._charge_to(observers, before, later)
+
+    def _charge_to(self, observers: Sequence[str], before: Assumptions | None, later: Assumptions | None) -> Self:
         own = next(iter(self.shifts.values()), None) if self.alone is None else self.alone
         shifts: dict[str, float] = {}
         inside = None if before == later else own
@@ -152,6 +231,14 @@ class Cost:
                 raise LedgerError("ledger.observer-missing", observers=", ".join(self.shifts), observer=name)
             shifts[name] = inside
         return type(self)(shifts=shifts)
+
+    def _times(self, factor: float) -> Self:
+        """Returns the cost with all squared shifts multiplied; an infinite factor has no bound for any release."""
+        if factor == 1:
+            return self
+        scaled = {name: math.inf if factor == math.inf else shift * factor for name, shift in self.shifts.items()}
+        alone = self.alone if self.alone is None else (math.inf if factor == math.inf else self.alone * factor)
+        return type(self)(shifts=scaled, alone=alone)
 
     def _covers(
         self, name: str, before: Assumptions | None, later: Assumptions | None, *, within: Sequence[str]
@@ -246,6 +333,11 @@ class Entry:
     spent: Cost
     former_hash: str | None = None
     chain_hash: str = ""
+
+
+def unit_of(assumptions: Assumptions | None) -> ChargedUnit:
+    """Returns the unit of a plan's costs; a plan without assumptions was made before units other than the silo."""
+    return SILO_CHARGED if assumptions is None else assumptions.unit
 
 
 def text(what: str, value: object) -> str:

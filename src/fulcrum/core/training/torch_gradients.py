@@ -1,9 +1,6 @@
 """Gradients of a PyTorch module by person, a row for each person: the rows that a silo clips, adds up and releases.
 
-    gradients_of = fulcrum.TorchGradients(Net(), torch.nn.functional.cross_entropy)
-
-    def gradient_rows(model, assignment):       # of a training module, for a plan that protects persons
-        return gradients_of.rows(model, persons(assignment))
+    gradients = fulcrum.TorchGradients(Net(), torch.nn.functional.cross_entropy)  # in a training module
 
 `torch.func` maps the module over records: every call of the module sees a batch of one record. So no layer and no loss
 can mix records, whatever the module computes, and a row is a function of the records of one person.
@@ -92,7 +89,7 @@ def check_records_apart(module: Any, loss: Any = None) -> None:
 
 
 class TorchGradients:
-    """The gradients of a module's loss by person, for the function `gradient_rows` of a training module.
+    """The gradients of a module's loss by person, in the place of the function `gradients` of a training module.
 
     Neighbouring relation: all records of one person. Guarantees:
 

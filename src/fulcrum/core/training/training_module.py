@@ -3,7 +3,8 @@
     def start(options):                # the model before the first round: named arrays, or a PyTorch state dict
     def train(model, assignment):      # at a silo: the model after local training, under the same names
     def persons(assignment):           # at a silo, if the plan protects persons: the records of each person, in turn
-    def gradients(model, records):     # the gradient of the loss, added up over the records of one person
+    def gradients(model, records):     # the gradient of the loss, added up over the records of one person: named arrays
+                                       # as the model has, or all coordinates in a row; fulcrum.TorchGradients is one
     def evaluate(model, assignment):   # at the server, after each round: named numbers, from public records alone
     SOFTMAX_HEAD = "head"              # for a model that is a softmax head: the arrays whose last axis are the classes
     LEARNING_RATE = 0.1                # if the plan protects persons: the server's factor on the sum of all gradients
@@ -11,6 +12,7 @@
 The functions run at the site of their installation; no code travels. `fulcrum.engines.built_in_training` is built in.
 """
 
+import copy
 import importlib
 import logging
 import math
@@ -113,6 +115,11 @@ class TrainingModule:
         - The plan protects persons: the step of each person, minus the gradient. A person whose call fails has a row of
           NaN, which the silo counts as zero for this person alone. A failure of the whole round would let one person
           move the release by the gradients of all others.
+
+        Raises:
+            DataError: `gradients` gives another gradient when the first person is asked for again after the last: a
+                state, or random numbers, would let one person change the gradients of others. The silo then releases
+                noise alone, and the error stays in the silo's log.
         """
         self.check_unit(assignment.plan.unit)
         if not assignment.plan.unit.is_within_silo:
@@ -125,8 +132,21 @@ class TrainingModule:
         else:
             if self.persons is None or self.gradients is None:
                 raise DataError("training.gradients-missing", unit=assignment.plan.unit.noun)
+            if hasattr(self.gradients, "rows"):  # `TorchGradients` takes many persons at a time
+                form = self.form(assignment.options)
+                for block in self.gradients.rows(form.to_module(model), self.persons(assignment)):
+                    yield np.negative(block)
+                return
+            asked_first: tuple[Any, FloatArray] | None = None
             for records in self.persons(assignment):
-                yield self._person_row(self.gradients, model, records, assignment)
+                copied = copy.deepcopy(records) if asked_first is None else None
+                row = self._person_row(self.gradients, model, records, assignment)
+                asked_first = asked_first or (copied, row)
+                yield row
+            if asked_first is not None:
+                again = self._person_row(self.gradients, model, asked_first[0], assignment)
+                if not _are_near(again, asked_first[1]):
+                    raise DataError("training.gradients-state", unit=assignment.plan.unit.noun)
 
     def check_unit(self, unit: PrivacyUnit) -> None:
         """Raises `DataError` unless the module has the functions for the unit of privacy of a plan."""
@@ -146,8 +166,10 @@ class TrainingModule:
         try:
             with forked_children_end():
                 form = self.form(assignment.options)
-                gradient = form.to_arrays(gradients(form.to_module(model), records))
-                return np.negative(_row_of(checked_result(model, gradient)))
+                gradient = gradients(form.to_module(model), records)
+                if not isinstance(gradient, Mapping):
+                    return np.negative(_flat_row(model, gradient))
+                return np.negative(_row_of(checked_result(model, form.to_arrays(gradient))))
         except KeyboardInterrupt:  # the operator's
             raise
         except BaseException as error:  # of the user's code, which may raise anything, SystemExit too
@@ -237,6 +259,21 @@ def load_training_module(name: str) -> TrainingModule:
 def _row_of(arrays: Mapping[str, FloatArray]) -> FloatArray:
     """Returns the coordinates of arrays as a row."""
     return np.concatenate([np.zeros(0), *(array.ravel() for array in arrays.values())])
+
+
+def _flat_row(model: Mapping[str, FloatArray], gradient: Any) -> FloatArray:
+    """Returns a gradient of all coordinates in a row, in double precision."""
+    row, parameters = as_array(gradient), sum(array.size for array in model.values())
+    if row.dtype.kind not in "fiu" or row.shape != (parameters,):
+        raise DataError("training.rows-shape", shape=row.shape, parameters=parameters)
+    return row.astype(np.float64, copy=False)
+
+
+def _are_near(first: FloatArray, second: FloatArray) -> bool:
+    """Returns True for rows that differ by no more than the rounding of a device that adds in any order."""
+    if not (np.isfinite(first).all() and np.isfinite(second).all()):
+        return bool(np.array_equal(np.isfinite(first), np.isfinite(second)))
+    return bool(np.linalg.norm(first - second) <= 1e-4 * np.linalg.norm(second) + 1e-12)
 
 
 def _number(value: Any) -> float | None:

@@ -27,6 +27,7 @@ from fulcrum.views.charts.region_charts import epsilon_chart, region_rows
 from fulcrum.views.charts.tree_chart import stacked_tree_chart, tree_chart
 from fulcrum.views.charts.weights_chart import CHOICE_HEADINGS, choice_rows, weights_chart
 from fulcrum.words.numbers import epsilon_text, figure, percent, with_error
+from fulcrum.words.recipe_words import share_rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
     regions = region_rows(plan)
     injected = not plan.silos_draw_noise
     noise = "noise on the sum" if injected else "noise multiplier"
-    by = "by size" if plan.federation.sizes_known else "by number of silos"
+    by = f"by {share_rule(plan)}"
     tree = tree_chart(regions, name=plan.federation.name, injected=injected)
     yield Drawing(
         key="tree",
@@ -113,6 +114,8 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
             ),
             width=300,
         )
+    if plan.unit.is_within_silo:  # the information bound is on the class concentration of a silo
+        return
     learned = information_rows(plan)
     yield Drawing(
         key="information",

@@ -32,6 +32,7 @@ from fulcrum.views.page.page_regions import REGIONS_SHOWN, region_figures, regio
 from fulcrum.views.page.page_settings import PageSettings, Text
 from fulcrum.views.terminal.silo_columns import SiloColumn, silo_figures
 from fulcrum.words.numbers import figure, percent
+from fulcrum.words.person_words import size_word
 
 _TRADES = 9  # divisions between the observers: half of the report's, so that the page keeps up with a slider
 
@@ -109,6 +110,7 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
         charts: Specifications by key.
         columns: The columns of the table by silo that the plan decides.
         figures: Noise and influence of every region in the table.
+        size_word: The things that sizes count: records, or persons by the word of the settings.
         note: A sentence on silos that an edit moved.
         regions: The table of regions to edit; None for an unchanged table.
         federation: The federation after an edit.
@@ -120,6 +122,7 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     charts: dict[str, Spec]
     columns: list[SiloColumn]
     figures: list[tuple[str, str]]
+    size_word: str
     note: str = ""
     regions: str | None = None
     federation: Roster | None = None
@@ -144,6 +147,7 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
             },
             columns=silo_figures(plan),
             figures=region_figures(plan),
+            size_word=size_word(plan.unit),
             note="" if question.edit is None else question.edit.note(before),
             regions=regions(plan) if edited or question.whole else None,
             federation=roster_of(federation) if edited else None,

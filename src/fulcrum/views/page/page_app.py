@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fulcrum.core.choices import ACCOUNTANTS, PURPOSES, WEIGHTS
+from fulcrum.core.choices import ACCOUNTANTS, NEIGHBOURS, PURPOSES, UNITS, WEIGHTS
 from fulcrum.core.topology import Topology
 from fulcrum.planning.recipes import RECIPES
 from fulcrum.planning.theory.allocation import ALLOCATIONS
@@ -171,6 +171,8 @@ def _page(federation: Topology, settings: PageSettings, notes: Sequence[str]) ->
         weights=WEIGHTS,
         servers=known_rules(),
         purposes=PURPOSES,
+        units=UNITS,
+        neighbours=NEIGHBOURS,
         version=package_version(),
         data=inline_json(data),
     )

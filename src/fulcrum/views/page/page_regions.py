@@ -10,6 +10,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.readers.editing import MOST_SILOS
 from fulcrum.views.html import render
 from fulcrum.words.numbers import percent, span
+from fulcrum.words.person_words import size_word
 
 REGIONS_SHOWN = 60
 """The most regions in the table; a federation with more shows its largest regions."""
@@ -41,6 +42,7 @@ def regions(plan: Plan) -> str:
         outer=", ".join(tier.name for tier in outer),
         more=more,
         most=MOST_SILOS,
+        size_word=size_word(plan.unit),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-from fulcrum.core.choices import Accountant, Purpose, ServerName
+from fulcrum.core.choices import Accountant, Neighbours, Purpose, ServerName, UnitName
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
 from fulcrum.planning.inside_observer import inside_observer
@@ -45,6 +45,12 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     least_influence: float = 0.0
     parameters: int | None = None
     purpose: Purpose = "research"
+    unit: UnitName = "silo"
+    unit_name: Text = ""
+    neighbours: Neighbours = "replace"
+    silos_per_person: int = 1
+    persons_per_silo: float | None = None
+    silo_epsilon: float | None = None
 
     def plan(self, federation: Topology) -> Plan:
         """Returns the plan for the settings.
@@ -72,6 +78,12 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             least_influence=self.least_influence,
             parameters=self.parameters,
             purpose=self.purpose,
+            unit=self.unit,
+            unit_name=self.unit_name,
+            neighbours=self.neighbours,
+            silos_per_person=self.silos_per_person,
+            persons_per_silo=self.persons_per_silo,
+            silo_epsilon=self.silo_epsilon,
         )
 
     def _check(self, federation: Topology) -> None:

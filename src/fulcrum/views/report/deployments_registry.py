@@ -23,6 +23,7 @@ from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
 from fulcrum.views.report.dossier import UNANSWERED, Answers, Question, questions_of
+from fulcrum.words.person_words import size_word, whole_silo_sentence
 from fulcrum.words.recipe_words import recipe_words
 
 SHAPE: dict[str, Any] = {
@@ -97,10 +98,9 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
-                "data_domain": f"The datasets of {len(plan.federation):,} silos, taken to be disjoint, "
-                f"{'each of its declared size' if plan.federation.sizes_known else 'each of any size'}.",
+                "data_domain": _data_domain(plan),
                 "unprotected_quantities": f"Of every silo its {_public(plan)}, and in which rounds it took part. "
-                f"Other releases: {answers.other_releases or UNANSWERED}",
+                f"{_on_whole_silos(plan)}Other releases: {answers.other_releases or UNANSWERED}",
             },
             "privacy_loss": {
                 "privacy_unit": f"{plan.unit.name.capitalize()}-level: a {plan.unit.protected_data}",
@@ -117,8 +117,8 @@ def registry_entry(plan: Plan, answers: Answers, *, audit: Audit | None = None) 
                 "release_type": "Many releases",
                 "release_type_details": f"Each silo releases once a round, over {plan.rounds:,} rounds. {answered[6]}",
                 "data_source_type": "Static",
-                "data_source_type_details": "Each silo trains on one dataset in all rounds; its guarantee covers that "
-                "dataset as a whole.",
+                "data_source_type_details": f"Each silo trains on one dataset in all rounds; its guarantee covers "
+                f"{'that dataset as a whole' if not plan.unit.is_within_silo else f'each {plan.unit.protected_data}'}.",
                 "access_type": "Non-interactive",
                 "access_type_details": answered[11],
             },
@@ -154,9 +154,32 @@ def _public(plan: Plan) -> str:
     """Returns the public facts on every silo."""
     federation = plan.federation
     facts = ["name", federation.innermost.name, "weight"]
-    facts += ["declared size"] if federation.sizes_known else []
+    if plan.unit.is_within_silo:
+        facts += [f"declared number of {size_word(plan.unit)}"]
+    else:
+        facts += ["declared size"] if federation.sizes_known else []
     facts += ["declared preference"] if federation.preferences is not None else []
     return listing(facts)
+
+
+def _on_whole_silos(plan: Plan) -> str:
+    """Returns the sentence on silos as a whole with a blank behind; empty where silos are protected."""
+    sentence = whole_silo_sentence(plan)
+    return f"{sentence} " if sentence else ""
+
+
+def _data_domain(plan: Plan) -> str:
+    """Returns a sentence on the datasets that the guarantee is about."""
+    silos, unit = f"{len(plan.federation):,} silos", plan.unit
+    if unit.is_within_silo:
+        many = size_word(unit)
+        where = "one silo" if unit.silos_per_person == 1 else f"{unit.silos_per_person} silos"
+        return (
+            f"The records of {many} in {silos}, no {unit.noun} in more than {where}, with a declared number of {many} "
+            "each."
+        )
+    size = "each of its declared size" if plan.federation.sizes_known else "each of any size"
+    return f"The datasets of {silos}, taken to be disjoint, {size}."
 
 
 def _model(plan: Plan) -> str:

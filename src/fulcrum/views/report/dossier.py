@@ -26,6 +26,7 @@ from fulcrum.rounding import display_epsilon
 from fulcrum.server.run_results import Results
 from fulcrum.views.terminal.audit_tables import VERDICT_WORDS, confidence_words
 from fulcrum.words.numbers import figure, with_error
+from fulcrum.words.person_words import conventions_words, data_of_one, sensitivity_words, whole_silo_sentence
 from fulcrum.words.recipe_words import proviso
 from fulcrum.words.verdict import LEVELS, verdict
 
@@ -57,7 +58,7 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         registry_authors: Authors of these answers.
         sources: Further reading.
         why_this_epsilon: Reason why the epsilon is acceptable, above all a large epsilon.
-        harms_beyond_the_unit: People whom the model may harm although each silo's dataset is protected.
+        harms_beyond_the_unit: People whom the model may harm although every unit of privacy is protected.
         other_releases: Further releases from the same data, and their protection.
         preprocessing: Preparation of the data before training, and the choice of settings.
         utility: Quality of the model for its use, with its uncertainty.
@@ -149,7 +150,6 @@ def questions_of(
 ) -> list[Question]:
     """Returns the questions with answers from a plan, people's answers, an audit and a run."""
     deployed, guarantee = plan.is_deployment, guarantee_of(plan)
-    times = "twice" if plan.unit.sensitivity == 2 else f"{plan.unit.sensitivity:g} times"
     questions: list[tuple[str, str, str, bool]] = [
         (
             "What is epsilon, and why is it acceptable?",
@@ -161,13 +161,12 @@ def questions_of(
         ("What is delta, and that of any conversion?", _delta(plan), "", False),
         (
             "What is the unit, who are neighbours, what bounds contributions, and when does the budget start anew?",
-            f"The unit is a {plan.unit.protected_data}. Neighbouring federations {guarantee.adjacency}. A silo "
-            f"contributes one update a round, clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds: another "
-            f"dataset moves the update by at most {times} that norm. {_BUDGET[deployed]}",
+            f"The unit is a {plan.unit.protected_data}. Neighbouring federations {guarantee.adjacency}. "
+            f"{_contribution(plan)} {_BUDGET[deployed]}",
             "",
             False,
         ),
-        ("Which harms does the unit miss?", "", "harms_beyond_the_unit", True),
+        ("Which harms does the unit miss?", whole_silo_sentence(plan), "harms_beyond_the_unit", True),
         ("How is the loss composed, and what is the total budget?", _composition(plan), "", False),
         ("What else was released from the same data without differential privacy?", "", "other_releases", True),
         (
@@ -197,7 +196,7 @@ def questions_of(
             "trust",
             True,
         ),
-        ("Are floating point, timing and errors channels?", _CHANNELS[deployed], "", False),
+        ("Are floating point, timing and errors channels?", _channels(plan), "", False),
         ("How are records secured, at rest and in use?", "", "security", True),
         ("Who has access?", "", "access_control", True),
         ("What is not collected, and what is deleted?", "", "minimisation", True),
@@ -229,18 +228,43 @@ _CHANNELS = {
 }
 
 
+def _channels(plan: Plan) -> str:
+    words = _CHANNELS[plan.purpose == "deployment"]
+    if not plan.unit.is_within_silo or plan.purpose != "deployment":
+        return words
+    return f"{words} A gradient that is not finite counts as zero for that {plan.unit.noun} alone."
+
+
+def _contribution(plan: Plan) -> str:
+    """Returns the bound on contributions: of the updates of a silo, or of the gradients of a person."""
+    unit, norm = plan.unit, f"clipped to norm {plan.clip_norm:g}, in {plan.rounds:,} rounds"
+    if not unit.is_within_silo:
+        return (
+            f"A silo contributes one update a round, {norm}: another dataset moves the update by at most twice that "
+            "norm."
+        )
+    where = "one silo" if unit.silos_per_person == 1 else f"each of up to {unit.silos_per_person} silos"
+    return (
+        f"The gradient of {data_of_one(unit)} enters the sum of {where} once a round, {norm}: with C that norm, "
+        f"{sensitivity_words(plan)}. {conventions_words(plan)} Ledgers are kept by silo and do not follow a "
+        f"{unit.noun} from one silo to another."
+    )
+
+
 def _variant(plan: Plan) -> str:
     """Returns the variant, and mu for both observers. For lattice noise `renyi` proves concentrated DP alone."""
     variant = {
         "exact": "mu, of Gaussian differential privacy",
         "renyi": "mu, where mu squared over 2 is the rho of zero-concentrated differential privacy",
     }[plan.accountant]
+    its = "the silo's" if plan.unit.is_within_silo else "its"
     above, inside = (_shift_text(plan.worst_shift(tier)) for tier in (None, SILO))
-    place = "outside the federation" if plan.one_group else f"above its {plan.federation.innermost.name}"
+    place = "outside the federation" if plan.one_group else f"above {its} {plan.federation.innermost.name}"
     return (
         f"Approximate differential privacy, from Gaussian noise. The parameter of its own is {variant}: over all "
-        f"rounds{_and_before(plan)} at most {above} for any silo against the observer {place}, and {inside} against "
-        f"the observer inside it. Epsilon follows from mu and delta by the accountant {plan.accountant}."
+        f"rounds{_and_before(plan)} at most {above} for any {plan.unit.noun} against the observer {place}, and "
+        f"{inside} against the observer inside it. Epsilon follows from mu and delta by the accountant "
+        f"{plan.accountant}."
     )
 
 

@@ -40,7 +40,17 @@ from fulcrum.views.terminal.audit_tables import audit_drawing, audit_section
 from fulcrum.views.terminal.silo_columns import first_rows, silo_table
 from fulcrum.words.alignment import align_figures
 from fulcrum.words.numbers import figure
-from fulcrum.words.recipe_words import recipe_name, recipe_words, weights_name
+from fulcrum.words.person_words import (
+    clip_norms,
+    conventions_words,
+    guess_words,
+    meaning_for_one,
+    recognition_words,
+    several_silos_words,
+    size_word,
+    whole_silo_sentence,
+)
+from fulcrum.words.recipe_words import clip_share_text, recipe_name, recipe_words, weights_name
 from fulcrum.words.recorded_commands import recorded_command
 from fulcrum.words.reproduction import reproducing_commands
 from fulcrum.words.verdict import verdict
@@ -95,7 +105,7 @@ def report(
     drawings += [] if audit is None else [audit_drawing(audit)]
     drawn = [drawing for drawing in drawings if drawing is not None]
     figures = {drawing.key: _figure(drawing) for drawing in drawn}
-    table, ceiling = silo_table(plan), information_ceiling(plan)
+    table = silo_table(plan)
     data = {
         "charts": {key: spec for drawing in drawn for key, spec in drawing.specs.items()},
         "themes": {"light": theme(), "dark": theme(dark=True)},
@@ -114,13 +124,22 @@ def report(
         guarantee=guarantee_of(plan),
         advice=advice_on(plan),
         verdict=verdict(plan),
+        meaning=meaning_for_one(plan),
+        conventions=conventions_words(plan) if plan.unit.is_within_silo else "",
+        several_silos=several_silos_words(plan) if plan.unit.is_within_silo else "",
+        whole_silo=whole_silo_sentence(plan),
+        size_word=size_word(plan.unit),
+        sensitivity=clip_norms(plan.unit.sensitivity),
+        guess=guess_words(plan.unit, "the most exposed silo"),
+        recognition=recognition_words(plan.unit),
         power={"above": plan.observer_power(), "inside": plan.observer_power(SILO)},
         noise=plan.model_noise,
         recipe=recipe_name(plan),
+        clip_share=clip_share_text(plan),
         weights=weights_name(plan),
         recipe_words=recipe_words(plan),
         own=own_choice(plan),
-        information=information_words(information_rows(plan), ceiling=ceiling, floor_declared=plan.floor_declared),
+        information=_information_remarks(plan),
         levels=LEVELS,
         figures=figures,
         learning=[key for key in figures if key.startswith("learning")],
@@ -145,6 +164,14 @@ def report(
         data=inline_json(data),
         **inlined,
     )
+
+
+def _information_remarks(plan: Plan) -> list[str]:
+    """Returns remarks on the chart of information; empty for a plan for persons, which has no such chart."""
+    if plan.unit.is_within_silo:
+        return []
+    ceiling = information_ceiling(plan)
+    return information_words(information_rows(plan), ceiling=ceiling, floor_declared=plan.floor_declared)
 
 
 def _today() -> date:

@@ -23,7 +23,7 @@
       columns: [
         { heading: "silo", kind: "text", values: roster.silos },
         ...places.map(({ name, nodes, codes }) => ({ heading: name, kind: "text", values: nodes, codes })),
-        { heading: "records", kind: "number", values: roster.records },
+        { heading: "records", kind: "number", values: roster.records, sizes: true },
       ],
     };
   }
@@ -66,17 +66,20 @@
   function entered(control) {
     const { setting, entry } = control.dataset;
     const written = control.querySelector("input").value.trim();
-    if (!written || (entry !== "whole" && written === "auto")) return written || undefined;
+    if (entry === "word") return written || undefined;
+    if (!written || (entry === "number or auto" && written === "auto")) return written || undefined;
     const value = parsed(written);
     if (!(entry === "whole" ? Number.isInteger : Number.isFinite)(value)) {
-      throw wrong(setting, entry === "whole" ? "a whole number" : "a number or auto", written);
+      throw wrong(setting, { whole: "a whole number", number: "a number" }[entry] ?? "a number or auto", written);
     }
     return value;
   }
+  const ofPersons = () => byId("unit").value !== "silo"; // the controls that belong to a unit within silos
   function settings() {
     const found = {};
     for (const control of controls) {
       const { setting } = control.dataset;
+      if (control.closest("#of-persons") && !ofPersons()) continue;
       const choice = control.querySelector("select");
       if (setting === "epsilon_inside" && !byId("inside-on").checked) continue;
       if (setting === "weights_share" && byId("weights").value !== "between") continue;
@@ -174,6 +177,12 @@
     document.querySelectorAll(".regions tbody tr").forEach((row, at) => {
       [row.querySelector(".noise").textContent, row.querySelector(".influence").textContent] = answer.figures[at];
     });
+    federation.columns = federation.columns.map((column) => (column.sizes ? { ...column, heading: answer.size_word } : column));
+    for (const word of document.querySelectorAll("[data-size-word]")) word.textContent = answer.size_word;
+    for (const cell of document.querySelectorAll(".regions td.mean")) {
+      cell.dataset.label = `mean ${answer.size_word}`;
+      cell.querySelector("input").setAttribute("aria-label", `Mean ${answer.size_word} of ${cell.closest("tr").dataset.region}`);
+    }
     charts = { ...answer.charts, ...(charts.weights && { weights: charts.weights }) };
     document.querySelector("figure[data-chart=weights]").classList.add("waiting");
     describe();
@@ -377,6 +386,7 @@
       follow();
     });
   }
+  byId("unit").addEventListener("change", () => (byId("of-persons").hidden = !ofPersons()));
   byId("weights").addEventListener("change", ({ target }) => (byId("between").hidden = target.value !== "between"));
   const inside = document.querySelector("[data-setting=epsilon_inside]");
   function allow() {

@@ -29,7 +29,8 @@ from fulcrum.simulation.trials import TrainedComparison
 from fulcrum.views.terminal.screen import ROWS_SHOWN, Result, facts, printable_json, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import figure, span, with_error
-from fulcrum.words.recipe_words import proviso
+from fulcrum.words.person_words import sensitivity_words
+from fulcrum.words.recipe_words import proviso, share_rule
 from fulcrum.words.verdict import Verdict, verdict
 
 _SAME_INFLUENCE = 0.005  # of a share: a smaller difference does not show in print
@@ -138,6 +139,9 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
         ("noise budget", _on_noise(plan)),
         ("saving", f"{plan.model_saving:.2%} against uniform; {_attainable(plan)}"),
     ]
+    if plan.unit.is_within_silo:
+        clip = f"C = {plan.clip_norm:g}, of one {plan.unit.noun}'s gradient: {sensitivity_words(plan)}"
+        summary.append(("clip norm", clip))
     if not by_size:
         summary.append(("weights", weights_in_words(plan)))
     if plan.floor is not None:
@@ -148,7 +152,8 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
         summary.append(("information", words))
     if output is not None:
         summary.append(("written to", f"{output}; check it with: fulcrum verify {shlex.quote(str(output))}"))
-    title = f"{plan.federation.name}: {len(plan.federation):,} silos, allocation {plan.allocation}"
+    unit = f", unit {plan.unit.noun}" if plan.unit.is_within_silo else ""
+    title = f"{plan.federation.name}: {len(plan.federation):,} silos, allocation {plan.allocation}{unit}"
     picture = [
         table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists all of them"),
         facts(summary),
@@ -156,7 +161,8 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
     notes = [*_refusals(plan), *_warnings(plan, judgement)]
     for advice in advice_on(plan):
         measured = ""
-        if advice.kind == "signal" and plan.parameters is not None:
+        # The measured heads were trained on updates of silos, not on gradients of persons.
+        if advice.kind == "signal" and plan.parameters is not None and not plan.unit.is_within_silo:
             measured = f" {learnt_at(signal_to_noise(plan, plan.parameters))}"
         notes.append((advice.warning, advice.text + measured))
     if (others := other_weights(plan)) is not None:
@@ -249,7 +255,7 @@ def weights_in_words(plan: Plan) -> str:
     if not rule.adds_up:
         pooled = "" if rule.region_factors() is None else f": these are the shares{proviso(plan, 'region')}"
         server = f", and the server {rule.clause}{pooled}"
-    share = "share by size" if plan.federation.sizes_known else "share by number of silos"
+    share = f"share by {share_rule(plan)}"
     whose = f"{inner.name} {inner.nodes[least]!r} has {relative[least]:.2g} times its {share}"
     if relative[least] > 1 - _SAME_INFLUENCE:
         whose = f"every {inner.name} has its {share}"

@@ -10,6 +10,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import display_epsilon
 from fulcrum.words.alignment import align_figures, decimals
+from fulcrum.words.person_words import size_word
 
 SiloColumn: TypeAlias = dict[str, Any]
 
@@ -32,7 +33,9 @@ def silo_table(plan: Plan) -> dict[str, Any]:
         columns.append(
             {"heading": "group", "kind": "text", "values": list(group.nodes), "codes": group.parent_of.tolist()}
         )
-    if federation.sizes_known:
+    if federation.persons is not None:
+        columns.append(_numbers(size_word(plan.unit), federation.persons))
+    elif federation.sizes_known:
         columns.append(_numbers("records", federation.sizes))
     columns += silo_figures(plan)
     return {"rows": len(federation), "columns": columns}

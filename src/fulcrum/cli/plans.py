@@ -137,7 +137,8 @@ def _printable_value(what: str, value: object) -> object:
     """Returns the value of a cell: an epsilon rounded up, a digest cut to 12 characters, any other value unchanged."""
     if what == "digest" and isinstance(value, str):
         return value[:12]
-    return epsilon_text(value) if what.startswith("epsilon") and isinstance(value, float) else value
+    is_epsilon = what.startswith(("epsilon", "other_neighbours", "two_silos", "whole_silo"))
+    return epsilon_text(value) if is_epsilon and isinstance(value, float) else value
 
 
 def export(

@@ -26,7 +26,7 @@ from fulcrum.planning.inside_observer import inside_observer, with_observer_name
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import with_noise
 from fulcrum.planning.planner import plan
-from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.recipes import RECIPES, recipe_for
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule, allocate
 from fulcrum.readers.federation_reader import read_federation
 
@@ -184,7 +184,7 @@ def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
         return None
     if plain and plan.weights_rule == "least-noise":
         return "least-noise"
-    joint = RECIPES["joint"]
+    joint = recipe_for(RECIPES["joint"], plan.unit)
     together = (plan.weights_rule, plan.server, plan.shrink) == (joint.weights, joint.server, joint.shrink)
     return "joint" if together and plan.clip_share < 1 else None
 

@@ -39,7 +39,7 @@ from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
 from fulcrum.planning.inside_observer import inside_observer, stored_epsilon, with_observer_name
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import drawn_noise
-from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.recipes import RECIPES, recipe_for
 from fulcrum.planning.settings import Settings, taking_keywords
 from fulcrum.planning.targets import Target, epsilon_by_tier, floor_by_silo
 from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate
@@ -142,13 +142,7 @@ def plan(federation: Any, settings: Settings) -> Plan:
         colluders=colluders,
         dropouts=dropouts,
         aggregation=settings.aggregation,
-        unit=PrivacyUnit(
-            name=settings.unit,
-            neighbours=settings.neighbours,
-            silos_per_person=settings.silos_per_person,
-            label=settings.unit_name,
-            is_cut=settings.purpose == "deployment" and settings.unit != "silo",
-        ),
+        unit=_unit_of(settings),
         persons_per_silo=settings.persons_per_silo,
         silo_clip=settings.silo_clip,
         silo_epsilon=settings.silo_epsilon,
@@ -156,10 +150,21 @@ def plan(federation: Any, settings: Settings) -> Plan:
     return make_plan(federation, target, execution)
 
 
+def _unit_of(settings: Settings) -> PrivacyUnit:
+    """Returns the unit of privacy of settings."""
+    return PrivacyUnit(
+        name=settings.unit,
+        neighbours=settings.neighbours,
+        silos_per_person=settings.silos_per_person,
+        label=settings.unit_name,
+        is_cut=settings.purpose == "deployment" and settings.unit != "silo",
+    )
+
+
 def _execution(federation: Topology, settings: Settings) -> Execution:
     """Returns the settings beside the target; defaults come from the recipe and the federation's declared weights."""
     check_known("recipe", settings.recipe, RECIPES)
-    recipe = RECIPES[settings.recipe]
+    recipe = recipe_for(RECIPES[settings.recipe], _unit_of(settings))
     own_weights = recipe.weights if federation.declared_weights is None else DECLARED
     return Execution(
         allocation=settings.allocation,

@@ -8,9 +8,10 @@ same guarantee and lets the server use its knowledge of the noise. Every part is
 observer has seen.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fulcrum.core.choices import HEADS, ServerName, Shrink
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +38,30 @@ RECIPES = {
 """The recipes that have a name."""
 
 
-def recipe_named(*, weights: str | float, clip_norm: float | str, server: ServerName, shrink: Shrink) -> str | None:
+def recipe_for(recipe: Recipe, unit: PrivacyUnit) -> Recipe:
+    """Returns a recipe with the weights that suit a unit of privacy.
+
+    The noise of a region follows from its heaviest unit, so a region needs least noise if all its units count alike. If
+    silos are protected, these are equal silos; if persons are protected, equal persons, and a silo counts by size.
+
+    >>> recipe_for(RECIPES["joint"], PrivacyUnit(name="person")).weights
+    'sizes'
+    """
+    return replace(recipe, weights="sizes") if unit.is_within_silo and recipe.weights == "equal" else recipe
+
+
+def recipe_named(
+    *,
+    weights: str | float,
+    clip_norm: float | str,
+    server: ServerName,
+    shrink: Shrink,
+    unit: PrivacyUnit = SILO_UNIT,
+) -> str | None:
     """Returns the name of the recipe with these parts, or None if no recipe has all of them.
 
     >>> recipe_named(weights="sizes", clip_norm=1.0, server="sum", shrink=False)
     'paper'
     """
     wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=shrink)
-    return next((name for name, recipe in RECIPES.items() if recipe == wanted), None)
+    return next((name for name, recipe in RECIPES.items() if recipe_for(recipe, unit) == wanted), None)

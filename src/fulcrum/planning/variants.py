@@ -16,7 +16,7 @@ from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.plan_figures import as_research
 from fulcrum.planning.planner import Past, variant
-from fulcrum.planning.recipes import RECIPES, Recipe
+from fulcrum.planning.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.rounding import display_epsilon
 
@@ -131,7 +131,11 @@ def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, p
 
 
 def parts_of(recipe: Recipe, plan: Plan) -> dict[str, Any]:
-    """Returns weights, clip and server of a recipe, as `variant` takes them; a clip of 1 keeps the plan's own."""
+    """Returns weights, clip and server of a recipe for the plan's unit, as `variant` takes them.
+
+    A clip of 1 keeps the plan's own clip norm.
+    """
+    recipe = recipe_for(recipe, plan.unit)
     clip_norm = plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm
     return {"weights": recipe.weights, "clip_norm": clip_norm, "server": recipe.server, "shrink": recipe.shrink}
 

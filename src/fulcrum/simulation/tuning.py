@@ -21,7 +21,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import RECIPES, Recipe
+from fulcrum.planning.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.planning.variants import plan_with_recipe
 from fulcrum.simulation.data.tasks import Task, load_task
@@ -179,7 +179,7 @@ def _check(plan: Plan, task: Task) -> int:
 def _own_recipe(plan: Plan) -> str:
     """Returns the name of the plan's own recipe."""
     mine = (plan.weights_rule, plan.clip_share < 1, plan.server, plan.shrink)
-    for name, recipe in TRIED.items():
+    for name, recipe in ((name, recipe_for(recipe, plan.unit)) for name, recipe in TRIED.items()):
         if mine == (recipe.weights, recipe.clip_norm == "auto", recipe.server, recipe.shrink):
             return name
     return AS_PLANNED

@@ -12,7 +12,7 @@ from typing import Any
 from fulcrum.core.choices import BY_SILO, HEADS
 from fulcrum.core.topology import SILO
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.recipes import RECIPES, recipe_for
 from fulcrum.readers.profiles import PROFILES, profile
 
 
@@ -51,7 +51,7 @@ def _planning_command(plan: Plan) -> str:
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
     recipe = "joint" if plan.shrink == HEADS else "paper"
-    parts = RECIPES[recipe]
+    parts = recipe_for(RECIPES[recipe], plan.unit)
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
     if target.budget is not None:
         options["budget"] = target.budget

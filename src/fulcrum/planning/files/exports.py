@@ -71,6 +71,7 @@ def _flower(plan: Plan) -> str:
             inner.name: inner.nodes[inner.parent_of[index]],
             "weight": float(plan.federation.weights[index]),
             "noise-multiplier": float(plan.noise_multiplier[index]),
+            **({"largest-sum": float(plan.largest_sums[index])} if plan.unit.is_within_silo else {}),
         }
         value = " ".join(f"{key}={_toml_value(item)}" for key, item in settings.items())
         lines.append(f"{_toml_value(name)} = {_toml_value(value)}")
@@ -78,13 +79,23 @@ def _flower(plan: Plan) -> str:
 
 
 def _flower_beyond_the_paper(plan: Plan) -> list[str]:
-    """Returns the clip share, the server and the aggregation, if they are not the paper's."""
+    """Returns the unit, the clip share, the server and the aggregation, if they are not the paper's."""
     server = {} if plan.server_rule.adds_up else {"server": plan.server, "shrink": plan.shrink}
+    unit = {name.replace("_", "-"): value for name, value in _unit_settings(plan).items()}
     return [
+        *(f"fulcrum-{name} = {_toml_value(value)}" for name, value in unit.items()),
         *([f"fulcrum-clip-share = {plan.clip_share!r}"] if plan.clip_share != 1 else []),
         *(f"fulcrum-{name} = {_toml_value(value)}" for name, value in server.items()),
         *([f"fulcrum-aggregation = {_toml_value(plan.aggregation)}"] if plan.is_masked else []),
     ]
+
+
+def _unit_settings(plan: Plan) -> dict[str, str | int]:
+    """Returns the unit of privacy, if persons or records are protected: their gradients are clipped one by one."""
+    unit = plan.unit
+    if not unit.is_within_silo:
+        return {}
+    return {"unit": unit.name, "neighbours": unit.neighbours, "silos_per_person": unit.silos_per_person}
 
 
 def _toml_value(value: str | float) -> str:
@@ -105,6 +116,7 @@ def _nvflare(plan: Plan) -> str:
             "parent": parent,
             "weight": float(federation.weights[index]),
             "noise_multiplier": float(plan.noise_multiplier[index]),
+            **({"largest_sum": float(plan.largest_sums[index])} if plan.unit.is_within_silo else {}),
         }
     injected = plan.aggregator_noise_multiplier
     aggregators = {
@@ -115,6 +127,7 @@ def _nvflare(plan: Plan) -> str:
         "plan_digest": plan.digest,
         "rounds": plan.rounds,
         "clip_norm": plan.clip_norm,
+        **_unit_settings(plan),
         **({"clip_share": plan.clip_share} if plan.clip_share != 1 else {}),
         **({} if plan.server_rule.adds_up else {"server": plan.server, "shrink": plan.shrink}),
         "injection": plan.injection,

@@ -14,8 +14,9 @@ from fulcrum.words.person_words import clip_norms, sensitivity_words, size_word
 def recipe_name(plan: Plan) -> str:
     """Returns the name of a plan's recipe; words for a choice without a name."""
     clip = "auto" if plan.clip_share < 1 else plan.clip_norm
-    parts = {"weights": plan.weights_rule, "clip_norm": clip, "server": plan.server, "shrink": plan.shrink}
-    name = recipe_named(**parts, unit=plan.unit)
+    name = recipe_named(
+        weights=plan.weights_rule, clip_norm=clip, server=plan.server, shrink=plan.shrink, unit=plan.unit
+    )
     return name or "none of those with a name"
 
 

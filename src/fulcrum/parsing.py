@@ -46,8 +46,9 @@ def check_unique_keys(data: bytes) -> None:
     """Raises `msgspec.DecodeError` if an object in JSON has a repeated key.
 
     Parsers take the last value of a repeated key, and people read the first: a signed file would show people a
-    different content from the signed content. A file equal to the encoding of the file's content has no repeated key;
-    most files are. The comparison takes half the time of Python's own parser, which names the key in all further files.
+    different content from the signed content. A file that is equal to the encoding of its own content has no repeated
+    key, and most files are equal to that encoding. The comparison takes half the time of Python's own parser. Python's
+    parser reads the other files and names the repeated key.
 
     >>> check_unique_keys(b'{"rounds": 3, "rounds": 300}')
     Traceback (most recent call last):

@@ -83,8 +83,8 @@ def test_a_reserved_key_of_a_silo_is_refused(tmp_path, name):
 def test_a_plan_exported_as_csv_is_not_taken_for_a_federation(tmp_path):
     table = export_plan(fulcrum.plan("consortium", rounds=3, epsilon=1.0), "csv")
     assert refused(read_federation, written(tmp_path, "plan.csv", table)) == (
-        "plan.csv line 1: the column 'noise_multiplier' is a column of an exported plan. Give the federation of the "
-        "plan"
+        "plan.csv line 1: the column 'noise_multiplier' is a column of an exported plan, so the file is no federation. "
+        "Give the file of silos and regions from which the plan was made"
     )
 
 

@@ -78,9 +78,9 @@ class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # t
 
 
 def _by_name(text: str, option: str, default: str) -> dict[str, float]:
-    """Returns the numbers by name of "1.0" or "region=1.0,country=2.0".
+    """Returns the numbers by name of "region=1.0,country=2.0"; of "1.0" the number under the name `default`.
 
-    A repeated name is refused: the first of both numbers would be lost.
+    A repeated name is refused: one of its numbers would be lost.
     """
     amounts: dict[str, float] = {}
     for part in text.split(","):

@@ -112,7 +112,10 @@ def _masked_sums(
 
 
 def _site(plan: VerifiedPlan, silo: str, folder: Path, seed: int, options: dict[str, Any]) -> Site:
-    """Returns the site of a silo in a scratch folder; a deployment plan adds a ledger and a record of masked rounds."""
+    """Returns the site of a silo, made in a scratch folder.
+
+    Under a deployment plan the site has a ledger and a record of masked rounds.
+    """
     purpose: Any = plan.purpose
     settings = SiteSettings(
         format=FORMAT, role="silo", name=silo, issuer="", purpose=purpose, seed=seed, options=options

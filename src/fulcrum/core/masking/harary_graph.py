@@ -61,7 +61,10 @@ MARGIN = Fraction(1, 10)
 
 @lru_cache(maxsize=1024)
 def neighbour_count(members: int, *, colluders: int, dropouts: int) -> int:
-    """Returns k, the number of neighbours of a member: the least sufficient number, or n - 1 for the complete graph.
+    """Returns k, the number of members with which a member shares masks.
+
+    k is the least number at which colluders cannot unmask a member and dropouts cannot stop the sum, or n - 1, all
+    other members, where no smaller number is enough.
 
     Raises:
         ParameterError: Not even the complete graph tolerates the numbers of colluders and dropouts.

@@ -267,16 +267,17 @@ class LatticeMechanism:
 def batch_factors(
     size: FloatArray, *, weight: FloatArray, noise_multiplier: FloatArray, clip_norm: FloatArray, clip_share: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Returns the mechanism of many silos at once, as two factors: of updates, and of standard normal draws.
+    """Returns the two factors of releases for many silos at once.
 
-    All arguments broadcast. An infinite clip norm clips nothing and has no noise.
+    A release is the first factor times the update, plus the second factor times standard normal draws. All arguments
+    broadcast. An infinite clip norm clips nothing and has no noise.
 
     Args:
         size: The L2 norms of the updates.
         weight: The weights of the silos in the sum.
-        noise_multiplier: The standard deviations of the noise over C, before the weight.
+        noise_multiplier: The standard deviations of the noise divided by C, before the weight.
         clip_norm: C.
-        clip_share: The share of C at which updates are clipped before the updates are scaled up.
+        clip_share: Updates are clipped at this share of C, then multiplied by 1 / share: a clipped update has norm C.
     """
     return weight * clip_factor(size, clip_norm, clip_share), weight * noise_multiplier * noise_norm(clip_norm)
 

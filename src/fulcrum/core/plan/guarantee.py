@@ -410,5 +410,5 @@ def _epsilon(epsilon: float | None) -> str:
 
 
 def _silos(count: int, other: str = "") -> str:
-    """Returns "1 silo", or the number of silos in the plural; `other` stands before the noun."""
+    """Returns "1 silo" or "2 silos"; with `other` set to "other ", "1 other silo" or "2 other silos"."""
     return f"{count} {other}silo" if count == 1 else f"{count} {other}silos"

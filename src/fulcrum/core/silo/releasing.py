@@ -97,7 +97,7 @@ class GradientSum:
             sound_alarm(text, round_number, diverged[0], plan.unit.noun)
 
     def values(self, mechanism: Mechanism) -> Values:
-        """Returns the sum as the sum may leave the silo: scaled down to the largest sum, weighted and with noise."""
+        """Returns the sum as the sum may leave the silo: its norm limited, then weighted, with noise."""
         return mechanism.perturb_sum(self._total)
 
 

@@ -196,7 +196,10 @@ class Ledger(ClosedAtTheEnd):
 
     @property
     def sequence(self) -> int:
-        """The number of the last release, 0 before the first release; a witness outside of the silo should note it."""
+        """The number of the last release, 0 before the first release.
+
+        A witness outside of the silo should note the number: an old copy of the ledger, put back, has a smaller number.
+        """
         with self._lock:
             return len(self._entries)
 
@@ -222,7 +225,7 @@ class Ledger(ClosedAtTheEnd):
             yield
 
     def enter_plan(self, allowance: Allowance, *, earlier_units: Collection[str] = ()) -> None:
-        """Enters a plan, on disk at the return, to allow releases under the plan. The current plan changes nothing.
+        """Enters a plan, on disk at the return, to allow releases under it; a second call with this plan has no effect.
 
         The cost of releases under earlier plans counts against the new budget. Earlier plans stay entered: every
         release names its plan.

@@ -69,7 +69,8 @@ class TrainingModule:
         """Returns the model before the first round.
 
         Raises:
-            DataError: `start` failed, or returned anything but named arrays, or a state dict of a late import.
+            DataError: `start` failed; or `start` returned no named arrays; or `start` returned a PyTorch state dict,
+                and the module imports torch inside of a function.
         """
         try:
             model = self.start(options)

@@ -69,9 +69,10 @@ def coupled_partition(
         task: The records to deal.
         federation: The silos. Weights still follow the declared sizes.
         seed: Seed of the shares and of the deal.
-        records: Mean records a silo; the task's own default, else the declared sizes.
-        coupling: The part of a silo's share that the region determines.
-        reach: The largest distance of a share from a half.
+        records: The mean number of records of a silo. Without a number: the task's own default, else the declared
+            sizes.
+        coupling: From 0 to 1: how far the silos of a region have the same share of the sensitive class.
+        reach: The largest distance of this share from a half.
     """
     shares = target_shares(federation.innermost.parent_of, seed=seed, coupling=coupling, reach=reach)
     return partition_by_share(task, federation, shares, seed=seed, records=records)

@@ -102,7 +102,14 @@ def theme(*, dark: bool = False) -> Spec:
 
 
 def svg(spec: Spec, *, dark: bool = False, width: int = _WIDTH, font: str = FONT) -> str:
-    """Returns a chart as SVG; `width` is the width of a plot that otherwise follows the page."""
+    """Returns a chart as SVG.
+
+    Args:
+        spec: The Vega-Lite specification of the chart.
+        dark: True for the colours of a dark page.
+        width: The width, in pixels, of a plot that follows the width of the page; other plots keep their width.
+        font: The font of all texts.
+    """
     return fitted_svg(_with_width(spec, width), config={**theme(dark=dark), "font": font})
 
 

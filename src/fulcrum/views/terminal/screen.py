@@ -61,7 +61,7 @@ class Result:
         data: The result for JSON: plain lists, mappings, strings and numbers.
         rows: The result for CSV.
         fields: The columns of the CSV, for a result that may have no rows.
-        picture: The result for people.
+        picture: The result for people, as tables and text for a terminal.
     """
 
     data: Any

@@ -135,7 +135,7 @@ def read_ranges(source: RangesLike) -> FeatureRanges:
     except tomllib.TOMLDecodeError as error:
         raise DataError("ranges.toml-unreadable", file=path, reason=error) from None
     except OSError as error:
-        raise DataError("data.file-unreadable", file=path, reason=error.strerror or error) from None
+        raise DataError("file.unreadable", file=path, reason=error.strerror or error) from None
     return FeatureRanges(by_name={}, common=_range("all", str(source).split(",")))
 
 

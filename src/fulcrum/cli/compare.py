@@ -1,7 +1,7 @@
 """The command that compares every allocation at the same target, and trains with --train."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -11,13 +11,14 @@ from fulcrum.cli.model_options import DeviceOption, ModelOptions, model_words, p
 from fulcrum.cli.options import TRAINING, FederationArgument, FormatOption, RunOption, number, option, words_of
 from fulcrum.cli.target_options import TargetOptions
 from fulcrum.cli.training_options import TrainingOptions, count_of_seeds
+from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.errors import ParameterError
-from fulcrum.planning.comparison import Comparison, compare_plans, comparison_row
+from fulcrum.planning.comparison import EACH_SILO, ONE_GROUP, Comparison, compare_plans
 from fulcrum.readers.profiles import PROFILES
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.model_engines import metric_of
-from fulcrum.simulation.training_runs import notes_on, partition_of
+from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
 from fulcrum.simulation.trials import compare_trained, comparison_on_task, draw_sizes, save_comparison
 from fulcrum.views.terminal.plan_tables import (
     comparison_columns,
@@ -62,9 +63,13 @@ def compare_command(
     if not train and not all(choice is None for choice in (learning, own, device, seeds, size_law, output)):
         raise ParameterError("cli.compare-needs-train")
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
+    unit = SILO_UNIT
     if train:
         task = load_task(learning.data, **learning.data_options)
         model = None if own is None else own.load()
+        side_by_side = comparison_on_task(task, topology, target.allocation, arguments, model)
+        unit = side_by_side.unit
+        training = learning.training_for(unit)
         if output is not None:
             run_folder(output)
         metric = metric_of(model, task)
@@ -73,7 +78,7 @@ def compare_command(
                 topology,
                 task,
                 seeds=seeds,
-                training=learning.training,
+                training=training,
                 model=model,
                 device=device,
                 records=learning.records,
@@ -84,11 +89,13 @@ def compare_command(
                 on_note=tell_at_once,
                 **arguments,
             )
-        result = [(False, training_sentence(trained))]
-        first = draw_sizes(topology, size_law, 0)
+        result = [(False, training_sentence(trained, metric))]
+        first = sized_by_data(draw_sizes(topology, size_law, 0), task, unit, records=learning.records)
+        if unit.is_within_silo:
+            persons = next(iter(side_by_side.plans.values())).federation.persons
+            first = replace(first, persons=persons if task.silo is not None else first.sizes)
         part = partition_of(task, first, seed=0, records=learning.records)
-        remarks_on_data = notes_on(task, first, part, learning.training, records=learning.records)
-        side_by_side = comparison_on_task(task, topology, target.allocation, arguments, model)
+        remarks_on_data = notes_on(task, first, part, training, records=learning.records, unit=unit)
         remarks_on_data += () if model is None else model.notes
         remarks_on_data += (
             () if metric == "accuracy" else (f"The column accuracy holds the {metric}, the metric of this data.",)
@@ -111,12 +118,14 @@ def compare_command(
     else:
         with working("Comparing"):
             side_by_side = compare_plans(topology, target.allocation, arguments)
-            rows = [comparison_row(plan, name) for name, plan in side_by_side.plans.items()]
+            rows, unit = side_by_side.comparisons(), side_by_side.unit
     remarks_on_data = [*remarks_on_data, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
     if target.injection == "silo":  # an aggregator's noise is known to no silo, so no coalition takes it away
         note_on_coalitions(topology, colluders=target.colluders, dropouts=target.dropouts)
     terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
     heading = f"{topology.name}: {len(topology):,} silos, {terms}"
+    if unit.is_within_silo:
+        heading += f"; {unit.relation}"
     if train:
         heading += f"; {learning.data}, {count_of_seeds(seeds)}"
     inner = topology.innermost.name
@@ -124,13 +133,18 @@ def compare_command(
         f"Noise budget: the noise variance that enters the model in one round, in C²{scaled_rows(side_by_side.plans)}. "
         + observers_in_words(inner, aggregation=target.aggregation, colluders=target.colluders)
     ]
-    if target.colluders or target.dropouts:
+    if unit.is_within_silo:
+        notes.append(
+            f"{EACH_SILO.capitalize()}: each silo draws noise for its own {unit.noun}s, so the target holds inside. "
+            f"{ONE_GROUP.capitalize()}: all silos are masked together, and nobody sees a sum of a {inner}."
+        )
+    elif target.colluders or target.dropouts:
         notes.append(
             "The allocation optimal has one multiplier in each region; least-under-collusion may have several."
         )
     influence = [f"Influence: the {inner}'s share of the model divided by its share by size."]
     if train:
-        notes.append("Gain: points of accuracy above uniform, paired over seeds.")
+        notes.append(f"Gain: points of {metric} above {side_by_side.baseline}, paired over seeds.")
         influence.append(
             f"Worst {inner}: the lowest accuracy of any {inner}, on test records with the class mixture of the {inner}."
         )

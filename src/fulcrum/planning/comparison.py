@@ -13,12 +13,14 @@ weights, clip and server chosen together.
 'joint: the least represented region has 0.05 of its influence by size'
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError
@@ -72,6 +74,13 @@ regional sums is then a target on the sum of the federation."""
 AS_ASKED = "as asked"
 """The row of the user's own weights, clip and server, if no other row has them."""
 
+EACH_SILO = "each silo for itself"
+"""The first row for persons and records: each silo draws noise for its own persons alone, as without regional sums. The
+target above is then a target inside, and the sums hold more noise than any observer above needs."""
+
+NO_PRIVACY = "no privacy"
+"""The last row for persons and records: neither clip nor noise. The row has no plan."""
+
 _CHOSEN_TOGETHER = ("recipe", "weights", "server", "shrink")
 
 
@@ -83,11 +92,23 @@ class ComparedPlans:
         rows: By name of the row, the arguments of `plan` that differ from a plain plan with the same target.
         plans: By name of the row, the plan.
         left_out: By name of a row that cannot keep the target, the reason.
+        baseline: The name of the row that gains in accuracy are relative to.
     """
 
     rows: Mapping[str, Mapping[str, Any]]
     plans: Mapping[str, Plan]
     left_out: Mapping[str, str]
+    baseline: str = "uniform"
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The unit of privacy, the same in every row."""
+        return next(iter(self.plans.values())).unit
+
+    def comparisons(self) -> list[Comparison]:
+        """Returns the row of every plan; for persons and records also the row without privacy."""
+        rows = [comparison_row(plan, name) for name, plan in self.plans.items()]
+        return [*rows, row_without_privacy()] if self.unit.is_within_silo else rows
 
 
 def compare(
@@ -97,7 +118,8 @@ def compare(
 
     The paper's allocations have weights by size, a clip at C and added-up sums. After them stand the user's own
     allocation, if given, and the rows of `BEYOND` that can keep the target; `compare_plans` gives the reason for every
-    row left out.
+    row left out. For persons and records the rows are: each silo for itself, regional sums with one multiplier, the
+    optimum, the joint recipe, one masked group, and no privacy.
 
     Args:
         federation: A `Federation`, or any value that `read_federation` takes.
@@ -106,8 +128,7 @@ def compare(
     """
     read = read_federation(federation)
     named = with_observer_name(read, target.get("epsilon"), target.get("aggregation", "trusted"), stacklevel=3)
-    plans = compare_plans(read, allocation, target | {"epsilon": named}).plans
-    return tuple(comparison_row(row, name) for name, row in plans.items())
+    return tuple(compare_plans(read, allocation, target | {"epsilon": named}).comparisons())
 
 
 def compare_plans(federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any]) -> ComparedPlans:
@@ -115,7 +136,9 @@ def compare_plans(federation: Topology, own: str | AllocationRule | None, target
 
     `least-under-collusion` differs from the optimum with colluders or dropouts alone, and takes a target on the
     innermost tier. A row beyond the paper is left out if planning refuses the row: the recipe needs the number of
-    parameters, and a server that pools keeps no target on an outer tier. Masked plans have the row `ONE_GROUP` too.
+    parameters, and a server that pools keeps no target on an outer tier. Masked plans have the row `ONE_GROUP` too. All
+    rows for persons and records meet the same epsilon against the observer above, and `EACH_SILO` against the observer
+    inside.
 
     Args:
         federation: The federation of the plans.
@@ -125,9 +148,13 @@ def compare_plans(federation: Topology, own: str | AllocationRule | None, target
     epsilon = target.get("epsilon")
     innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
     fits = bool(target.get("colluders") or target.get("dropouts")) and innermost_alone
+    by_person = target.get("unit", "silo") != "silo"
     rows: dict[str, Mapping[str, Any]] = {
         name: {"allocation": name} for name in ALLOCATIONS if name != "least-under-collusion" or fits
     }
+    if by_person:
+        rows = {**_by_itself(federation, target), **{name: {"allocation": name} for name in ("uniform", "optimal")}}
+    baseline = EACH_SILO if EACH_SILO in rows else "uniform"
     if own is not None and own not in rows:
         rows[own if isinstance(own, str) else getattr(own, "__name__", "custom")] = {"allocation": own}
     choices = {name: target[name] for name in _CHOSEN_TOGETHER if target.get(name) is not None}
@@ -137,7 +164,8 @@ def compare_plans(federation: Topology, own: str | AllocationRule | None, target
         choices = {}
     plans = {name: row_plan(federation, settings, target) for name, settings in rows.items()}
     left_out = {}
-    more = {**BEYOND, **_as_one_group(federation, target), **({AS_ASKED: choices} if choices else {})}
+    beyond = {name: settings for name, settings in BEYOND.items() if name == "joint" or not by_person}
+    more = {**beyond, **_as_one_group(federation, target), **({AS_ASKED: choices} if choices else {})}
     for name, settings in more.items():
         try:
             plans[name] = row_plan(federation, settings, target)
@@ -146,20 +174,41 @@ def compare_plans(federation: Topology, own: str | AllocationRule | None, target
             if name == AS_ASKED:
                 raise
             left_out[name] = str(error)
-    return ComparedPlans(rows=rows, plans=plans, left_out=left_out)
+    return ComparedPlans(rows=rows, plans=plans, left_out=left_out, baseline=baseline)
 
 
 def _as_one_group(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Returns the row with all silos masked as one group; no row for plans without masks, or with one region."""
-    epsilon = target.get("epsilon")
-    if target.get("aggregation") != "masked" or epsilon is None or len(federation.innermost.nodes) == 1:
+    """Returns the row with all silos masked as one group.
+
+    Plans of silos have the row if their sums are masked and there are several regions; plans of persons always.
+    """
+    epsilon, masked = target.get("epsilon"), target.get("aggregation") == "masked"
+    by_person = target.get("unit", "silo") != "silo"
+    if epsilon is None or not (by_person or (masked and len(federation.innermost.nodes) > 1)):
         return {}
+    inside, outside = _targets_of(federation, epsilon)
+    if not outside or (masked and set(outside) <= {ROOT}):  # every row has one group then
+        return {}
+    targets = {inside_observer(federation, "masked"): value for value in inside.values()}
+    group: dict[str, Any] = {"epsilon": targets | {ROOT: min(outside.values())}}
+    return {ONE_GROUP: group if masked else group | {"aggregation": "masked"}}
+
+
+def _by_itself(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the row of silos that each protect their own persons; no row without a target in epsilon."""
+    if target.get("epsilon") is None:
+        return {}
+    inside, outside = _targets_of(federation, target["epsilon"])
+    strictest = min([*inside.values(), *outside.values()])
+    return {EACH_SILO: {"epsilon": {inside_observer(federation, "trusted"): strictest}, "aggregation": "trusted"}}
+
+
+def _targets_of(federation: Topology, epsilon: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the epsilon targets against the observer inside, and against observers of sums."""
     targets = dict(epsilon) if isinstance(epsilon, Mapping) else {federation.innermost.name: epsilon}
-    inside = (SILO, inside_observer(federation, "masked"))
-    outside = {tier: targets.pop(tier) for tier in list(targets) if tier not in inside}
-    if set(outside) <= {ROOT}:  # every row has one group then
-        return {}
-    return {ONE_GROUP: {"epsilon": targets | {ROOT: min(outside.values())}}}
+    names = {SILO, *(inside_observer(federation, aggregation) for aggregation in ("trusted", "masked"))}
+    inside = {tier: targets.pop(tier) for tier in list(targets) if tier in names}
+    return inside, targets
 
 
 def row_plan(federation: Topology, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Plan:
@@ -206,6 +255,19 @@ def comparison_row(plan: Plan, name: str) -> Comparison:
         epsilon_inside_worst=float(plan.epsilon_inside.max()),
         epsilon_inside_mean=float(plan.epsilon_inside.mean()),
         least_influence=least_influence(plan),
+    )
+
+
+def row_without_privacy() -> Comparison:
+    """Returns the row of training with neither clip nor noise: no epsilon is finite."""
+    return Comparison(
+        allocation=NO_PRIVACY,
+        noise_budget=0.0,
+        epsilon_above_worst=math.inf,
+        epsilon_above_mean=math.inf,
+        epsilon_inside_worst=math.inf,
+        epsilon_inside_mean=math.inf,
+        least_influence=1.0,
     )
 
 

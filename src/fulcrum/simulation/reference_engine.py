@@ -17,6 +17,7 @@ from fulcrum.simulation.data.person_groups import PersonGroups, check_task_fits,
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import (
     FederationRun,
+    GradientTraining,
     Job,
     LocalTraining,
     Variants,
@@ -56,6 +57,8 @@ def train_slowly(
     variants = job.variants
     check_training_fits(training, variants.unit)
     check_task_fits(task, variants.unit)
+    if isinstance(training, GradientTraining) and training.class_shares:
+        raise ParameterError("training.class-shares-model")
     options: dict[str, Any] = {
         "outputs": lambda models: [model.scores(column, task.features_test) for column in models.T],
         "keep_regional_sums": keep_regional_sums,

@@ -27,7 +27,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.partition import Partition, check_silos_known, coupled_partition, declared_partition
-from fulcrum.simulation.data.person_groups import groups_of, silos_per_person
+from fulcrum.simulation.data.person_groups import check_task_fits, groups_of, silos_per_person
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import (
     FederationRun,
@@ -259,12 +259,14 @@ class TrainedVariants:
         accuracy: (seeds, variants).
         worst_region: The accuracy for the worst region, (seeds, variants); see `regional_metrics`.
         reference: The accuracy without clip and noise, by seed.
+        reference_worst_region: The accuracy for the worst region without clip and noise, by seed.
         notes: Notes for a reader on the training of the model.
     """
 
     accuracy: FloatArray
     worst_region: FloatArray
     reference: FloatArray
+    reference_worst_region: FloatArray
     notes: tuple[str, ...] = ()
 
 
@@ -317,7 +319,13 @@ def train_variants(
     )
     last = np.array([run.accuracy[-1] for run in runs])
     worst = np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)])
-    return TrainedVariants(accuracy=last[:, :-1], worst_region=worst[:, :-1], reference=last[:, -1], notes=notes)
+    return TrainedVariants(
+        accuracy=last[:, :-1],
+        worst_region=worst[:, :-1],
+        reference=last[:, -1],
+        reference_worst_region=worst[:, -1],
+        notes=notes,
+    )
 
 
 def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
@@ -358,6 +366,28 @@ def partition_of(task: Task, federation: Topology, *, seed: int, records: float 
     return coupled_partition(task, federation, seed=seed, records=records)
 
 
+def sized_by_data(
+    federation: Topology, task: Task, unit: PrivacyUnit, *, seed: int = 0, records: float | None = None
+) -> Topology:
+    """Returns the federation with the numbers of persons, or of records, that are dealt to its silos as sizes.
+
+    For research alone: numbers that are counted from the data are not protected. The federation stays as it is for the
+    unit "silo", if the data names silos, and if no sizes are declared.
+
+    Args:
+        federation: The silos, with the sizes in whose proportion records are dealt.
+        task: The records.
+        unit: The unit of privacy.
+        seed: Seed of the deal.
+        records: Mean records a silo.
+    """
+    if not unit.is_within_silo or task.silo is not None or not federation.sizes_known:
+        return federation
+    check_task_fits(task, unit)
+    groups = groups_of(partition_of(task, federation, seed=seed, records=records), task, unit)
+    return replace(federation, sizes=groups.by_silo.astype(np.float64), chosen_weights=None)
+
+
 def notes_on(
     task: Task,
     federation: Topology,
@@ -376,7 +406,10 @@ def notes_on(
     wanted = records or task.records or float(federation.sizes.mean())
     mean_count = float(counts.mean())
     if task.silo is None and mean_count < 0.99 * wanted:
-        notes.append(f"{task.name} has too few {noun} for {wanted:g} a silo: each holds {mean_count:.3g} on average.")
+        short = f" Sizes of {wanted:g} shorten the mean gradient by the same factor." if unit.is_within_silo else ""
+        notes.append(
+            f"{task.name} has too few {noun} for {wanted:g} a silo: each holds {mean_count:.3g} on average.{short}"
+        )
     if task.silo is None and len(task.classes) > 2 and len(task.sensitive) == 1:
         notes.append(
             f"{task.name} names no silos: about half of every silo's records are of its last class, "

@@ -25,6 +25,7 @@ from fulcrum.planning.comparison import (
     compare_plans,
     comparison_row,
     row_plan,
+    row_without_privacy,
 )
 from fulcrum.planning.inside_observer import with_observer_name
 from fulcrum.planning.targets import epsilon_by_tier
@@ -40,8 +41,9 @@ from fulcrum.simulation.model_engines import model_of, parameters_of
 from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.training_runs import (
-    LEARNING_RATE,
+    default_training,
     seeds_of,
+    sized_by_data,
     standard_error,
     train_variants,
     with_metric,
@@ -59,7 +61,8 @@ class TrainedComparison(Comparison):
     Attributes:
         accuracy: On the test split, mean over seeds.
         accuracy_se: The standard error of the accuracy; NaN with a single seed.
-        gain: Accuracy above uniform's at weights by size, mean of the paired differences.
+        gain: Accuracy above uniform's at weights by size, mean of the paired differences; for persons and records,
+            above the accuracy of silos that each protect their own persons.
         gain_se: The standard error of the paired difference.
         worst_region: The accuracy for the worst region, on test records mixed like the records of the region's silos,
             mean over seeds.
@@ -96,11 +99,14 @@ def compare_trained(
 ) -> tuple[TrainedComparison, ...]:
     """Returns the rows of `compare`, all trained on the same batches and noise draws.
 
+    For persons and records, and data without silos, the sizes of every seed are the numbers of persons or records that
+    are dealt to the silos: a plan for more persons than the data has would shorten the mean gradient.
+
     Args:
         federation: A `Federation`, or a source for `read_federation`.
         data: Data for `train`.
         seeds: Number of seeds, or the seeds.
-        training: Learning rate, local steps and batch.
+        training: Learning rate, local steps and batch; `GradientTraining` for persons and records.
         model: A user's own model for `train`; the softmax head by default.
         device: Device of a PyTorch module.
         records: Mean records a silo.
@@ -129,13 +135,16 @@ def compare_trained(
             row_plan(sized_federation, row, _row_target(task, name, target, user_model) | {"seed": seed})
             for name, row in rows.rows.items()
         ]
-        for seed, sized_federation in ((seed, draw_sizes(federation, size_law, seed)) for seed in seed_list)
+        for seed, sized_federation in (
+            (seed, sized_by_data(draw_sizes(federation, size_law, seed), task, rows.unit, seed=seed, records=records))
+            for seed in seed_list
+        )
     ]
     results = train_variants(
         plans,
         task,
         seeds=seed_list,
-        training=training or LocalTraining(learning_rate=LEARNING_RATE),
+        training=training or default_training(rows.unit),
         records=records,
         model=user_model,
         device=device,
@@ -143,17 +152,28 @@ def compare_trained(
         on_part=on_part,
         on_note=on_note,
     )
-    uniform = results.accuracy[:, list(rows.rows).index("uniform")]
-    return tuple(
+    baseline = results.accuracy[:, list(rows.rows).index(rows.baseline)]
+    trained = [
         _row(
             [comparison_row(seed_plans[variant], name) for seed_plans in plans],
             accuracy=results.accuracy[:, variant],
-            gain=results.accuracy[:, variant] - uniform,
+            gain=results.accuracy[:, variant] - baseline,
             worst_region=results.worst_region[:, variant],
             reference=results.reference,
         )
         for variant, name in enumerate(rows.rows)
-    )
+    ]
+    if rows.unit.is_within_silo:
+        trained.append(
+            _row(
+                [row_without_privacy()],
+                accuracy=results.reference,
+                gain=results.reference - baseline,
+                worst_region=results.reference_worst_region,
+                reference=results.reference,
+            )
+        )
+    return tuple(trained)
 
 
 def comparison_on_task(
@@ -168,9 +188,10 @@ def comparison_on_task(
     if target.get("parameters") is not None:
         return without_parameters
     with_parameters = compare_plans(federation, own, dict(target) | {"parameters": parameters_of(model, task)})
-    return replace(
-        without_parameters, rows={**without_parameters.rows, **with_parameters.rows}, left_out=with_parameters.left_out
-    )
+    rows = {**without_parameters.rows, **with_parameters.rows}
+    if without_parameters.unit.is_within_silo:  # in the order of `compare_plans`, joint before one masked group
+        rows = {name: rows[name] for name in {**with_parameters.rows, **rows}}
+    return replace(without_parameters, rows=rows, left_out=with_parameters.left_out)
 
 
 def _row_target(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
@@ -213,6 +234,9 @@ def save_comparison(
         "dropouts": target.get("dropouts", 0),
         "epsilon": epsilon_by_tier(federation, target.get("epsilon"), target.get("aggregation", "trusted")),
         "information": target.get("information"),
+        "unit": target.get("unit", "silo"),
+        "neighbours": target.get("neighbours", "replace"),
+        "silos_per_person": target.get("silos_per_person", 1),
         "budget": target.get("budget"),
         "task": task,
         "seeds": seeds_of(seeds),

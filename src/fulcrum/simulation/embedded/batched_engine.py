@@ -64,16 +64,23 @@ class GradientTraining(LocalTraining):
     Attributes:
         learning_rate: The learning rate of the server, the factor of the mean gradient in the model's displacement. A
             rate before the clip would change the noise over the signal; after the sum the rate is a public constant.
+        class_shares: Public shares of the classes, from the literature for example. The built-in head then begins with
+            their logarithms as intercepts: with rare classes most of a clipped gradient would otherwise be spent on
+            the intercept. All intercepts begin with zero by default. Shares counted from the silos' data are a release
+            that no epsilon counts.
         steps: 1.
         batch: 0, for all records.
     """
 
+    class_shares: tuple[float, ...] = ()
     steps: int = field(default=1, init=False)
     batch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.learning_rate < np.inf:
             raise ParameterError("training.learning-rate-range", learning_rate=self.learning_rate)
+        if any(not 0 < share < np.inf for share in self.class_shares):
+            raise ParameterError("training.class-shares-range", shares=self.class_shares)
 
 
 def check_training_fits(training: LocalTraining, unit: PrivacyUnit) -> None:
@@ -315,7 +322,8 @@ def train_jobs(
     distinct, places = zip(*(job.variants.distinct() for job in jobs), strict=True)
     jobs = [replace(job, variants=variants) for job, variants in zip(jobs, distinct, strict=True)]
     shapes = [(head.features + 1, head.classes, len(variants.clip_norm)) for variants in distinct]
-    models = [np.zeros(shape) for shape in shapes]
+    start = start_of(head, training)
+    models = [np.repeat(start[:, :, None], shape[2], axis=2) for shape in shapes]
     accuracy = [np.empty((rounds if every_round else 1, shape[2])) for shape in shapes]
     recall: list[FloatArray] = []
     by_silo: list[FloatArray] = []
@@ -402,6 +410,17 @@ def in_order(pool: ThreadPoolExecutor, calls: Iterable[tuple[Any, ...]], ahead: 
         for future in waiting:
             future.cancel()
         wait(() if interrupted else waiting)
+
+
+def start_of(head: SoftmaxHead, training: LocalTraining) -> FloatArray:
+    """Returns the head before the first round, (features + 1, classes): zeros, or intercepts of public class shares."""
+    start = np.zeros((head.features + 1, head.classes))
+    shares = training.class_shares if isinstance(training, GradientTraining) else ()
+    if shares:
+        if len(shares) != head.classes:
+            raise ParameterError("training.class-shares-number", shares=len(shares), classes=head.classes)
+        start[-1] = np.log(shares) - np.mean(np.log(shares))
+    return start
 
 
 def server_rate(training: LocalTraining) -> float:

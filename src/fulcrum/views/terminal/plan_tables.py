@@ -15,7 +15,7 @@ from fulcrum.checks import Check
 from fulcrum.core.plan.plan_file import to_json
 from fulcrum.core.topology import Topology
 from fulcrum.planning.advice import advice_on, learnt_at, signal_to_noise
-from fulcrum.planning.comparison import Comparison
+from fulcrum.planning.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, Comparison
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.files.differences import NOISE_ON_SUM
 from fulcrum.planning.files.exports import export_plan
@@ -75,9 +75,10 @@ def influence_columns(federation: Topology, trained: bool) -> list[Column]:
 def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Returns the rows of a comparison as texts, accuracies and gains with their standard errors."""
     texts = []
+    optimal = next((row for row in rows if row.allocation == "optimal"), rows[0])
     for row in rows:
         text = asdict(row) | {
-            "times_optimal": f"{row.noise_budget / rows[0].noise_budget:.3f}",
+            "times_optimal": f"{row.noise_budget / optimal.noise_budget:.3f}",
             "influence_shown": f"{row.least_influence:.2f}",
         }
         if isinstance(row, TrainedComparison):
@@ -88,14 +89,28 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     return texts
 
 
-def training_sentence(rows: Sequence[TrainedComparison]) -> str:
-    """Returns the accuracies of all rows in a sentence."""
+def training_sentence(rows: Sequence[TrainedComparison], metric: str = "accuracy") -> str:
+    """Returns the accuracies of all rows in a sentence; another metric than the accuracy by its name.
+
+    Args:
+        rows: The rows, trained.
+        metric: The name of the metric, in words.
+    """
     wording = {
+        EACH_SILO: "silos with noise of their own get {} right",
         "uniform": "one multiplier for all gets {} right",
         "optimal": "the paper's optimum {}",
         "joint": "noise, weights and server chosen together {}",
+        ONE_GROUP: "one masked sum {}",
     }
+    if metric != "accuracy":
+        values = [f"{row.allocation} {row.accuracy:.3f}" for row in rows if row.allocation != NO_PRIVACY]
+        return (
+            f"At the same target, the {metric}: {', '.join(values)}, training without privacy {rows[0].reference:.3f}."
+        )
     right = {row.allocation: f"{100 * row.accuracy:.0f}" for row in rows}
+    if EACH_SILO in right:
+        wording["uniform"] = "one multiplier for all {}"
     parts = [words.format(right[name]) for name, words in wording.items() if name in right]
     parts.append(f"training without privacy {100 * rows[0].reference:.0f}")
     return f"At the same target, of 100 test records {', '.join(parts)}."

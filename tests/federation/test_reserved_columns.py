@@ -67,7 +67,7 @@ def test_a_reserved_tier_is_refused_by_every_tree(tmp_path, name):
 def test_a_reserved_key_of_a_silo_is_refused(tmp_path, name):
     inside = f"[region.north]\nlille = {{ records = 800, {name} = 2 }}\n"
     assert refused(read_federation, written(tmp_path, "a.toml", inside)) == (
-        f"a.toml line 2: silo 'lille' has a key {name!r}: {REMEDY}"
+        f"a.toml line 2: silo 'lille' has an entry {name!r}: {REMEDY}"
     )
     above = f"{name} = 2\n[region.north]\nlille = 800\n"
     assert refused(read_federation, written(tmp_path, "b.toml", above)) == (

@@ -151,7 +151,7 @@ def test_a_violated_claim_is_exit_code_1_and_says_what_to_do(plan_file, capsys, 
     def with_less_noise(plan, **options):
         from faults import narrow_noise
 
-        return real(plan, **options, mechanism=narrow_noise(plan))
+        return real(plan, **options | {"mechanism": narrow_noise(plan)})
 
     monkeypatch.setattr("fulcrum.audit.audit_run.audit", with_less_noise)
     code, out, _ = said(capsys, plan_file, "--trials", "3000", "--seed", "1")

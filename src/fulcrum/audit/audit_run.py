@@ -7,9 +7,10 @@
 """
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -18,13 +19,20 @@ from fulcrum.audit.evidence.judging import Errors
 from fulcrum.audit.integration.engine_runs import check_engine, engine_run_probes
 from fulcrum.audit.integration.mask_attacks import MASKS_A_TRIAL, MOST_MASKS, mask_probes
 from fulcrum.audit.integration.masked_noise import masked_probes
+from fulcrum.audit.integration.person_checks import made_up_persons, person_probes, several_silos_probe, sum_of_rows
+from fulcrum.audit.integration.real_person_sums import head_sum, module_probes
 from fulcrum.audit.integration.recorded_noise import RecordedRun, engine_probes, run_probes
 from fulcrum.audit.integration.release_noise import probed_silos, region_probes, release_probes
 from fulcrum.audit.learning.baselines import baseline_plans
 from fulcrum.audit.learning.property_inference import property_findings
 from fulcrum.audit.learning.record_attacks import record_findings
-from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS, audit
+from fulcrum.audit.replays.audited_path import PARAMETERS, AuditedPath
+from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS, audit, check_canary_silos
+from fulcrum.audit.replays.played_observers import worst_placement
+from fulcrum.core.messages.membership import index_of
 from fulcrum.core.silo.policy import Policy
+from fulcrum.core.training.training_module import load_training_module
+from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
@@ -34,6 +42,9 @@ MOST_ENGINE_SILOS = 20_000
 
 _LEARNING_SHARE = 0.2
 """The share of the allowed error for attacks on trained federations; games and noise tests share the rest."""
+
+_MOST_PARAMETERS = 4_096
+"""The most coordinates of the made-up gradients of persons: a fault of the sum shows in few coordinates."""
 
 Progress = Callable[[str, int, int], None]
 
@@ -55,6 +66,19 @@ class Learning:
     run: RecordedRun | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditedModule:
+    """A training module whose gradients are checked.
+
+    Attributes:
+        name: The name of the module, to be imported.
+        options: The options of the site.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
 def whole_audit(
     plan: Plan,
     *,
@@ -62,6 +86,9 @@ def whole_audit(
     seed: int | None = None,
     confidence: float = CONFIDENCE,
     silo: str | None = None,
+    canary_silos: int | None = None,
+    mechanism: AuditedPath | None = None,
+    module: AuditedModule | None = None,
     policy: Policy | None = None,
     learning: Learning | None = None,
     engine: str | None = None,
@@ -75,6 +102,10 @@ def whole_audit(
         seed: Seed of all draws except deployed noise; random by default.
         confidence: The joint confidence of all bounds and verdicts.
         silo: Audit this silo alone, with its releases.
+        canary_silos: The number of silos with records of the canary person, for a plan for persons; by default as many
+            as the plan provides for.
+        mechanism: The path from update to sum; the plan's own by default.
+        module: The training module whose gradients are checked, for a plan for persons.
         policy: The policy of the silo.
         learning: Records and training of silos, for attacks on training.
         engine: Send canaries through this engine too, with every site on this machine: "nvflare" or "flower".
@@ -84,8 +115,17 @@ def whole_audit(
     if engine is not None:
         check_engine(engine, plan)
     learns = learning is not None and learning.shadows > 0
+    if learns and plan.unit.is_within_silo:
+        raise ParameterError("audit.shadows-of-persons", unit=plan.unit.name)
     spared = _LEARNING_SHARE * (1 - confidence) if learns else 0.0
     probing, probes = _probing(plan, seed, silo, policy, learning)
+    if plan.unit.is_within_silo:
+        check_canary_silos(plan, canary_silos)
+        path = mechanism or AuditedPath(plan=plan)
+        # Checks without noise never fail by chance, so they need no share of the error.
+        probing.append(lambda _: _checks_of_persons(plan, path, silo, canary_silos, module, seed))
+    elif module is not None:
+        raise ParameterError("audit.module-without-persons")
     if engine is not None:
         through = engine
         probing.append(lambda errors: engine_run_probes(plan, errors, engine=through, seed=seed, on_round=on_progress))
@@ -101,6 +141,8 @@ def whole_audit(
         seed=seed,
         confidence=confidence + spared,
         silo=silo,
+        canary_silos=canary_silos,
+        mechanism=mechanism,
         probing=probing,
         probes=probes,
         on_replays=partial(on_progress, "Replaying"),
@@ -120,6 +162,34 @@ def whole_audit(
     records = record_findings(plan, learning.task, training=learning.training, seed=seed, confidence=of_attacks)
     tests = audited.tests + len(properties) + 2 * len(records)
     return msgspec.structs.replace(audited, confidence=confidence, tests=tests, properties=properties, records=records)
+
+
+def _checks_of_persons(
+    plan: Plan,
+    path: AuditedPath,
+    silo: str | None,
+    canary_silos: int | None,
+    module: AuditedModule | None,
+    seed: int,
+) -> list[Probe]:
+    """Returns the checks of a silo's sum before noise, and of a person in more silos than the plan provides for."""
+    parameters = min(plan.parameters or PARAMETERS, _MOST_PARAMETERS)
+    node = probed_silos(plan)[0] if silo is None else silo
+    rows = made_up_persons(parameters=parameters, seed=seed)
+    silo_sum = sum_of_rows(path.by_person, rows, of=f"sum by {plan.unit.noun}", node=node)
+    probes = person_probes(silo_sum, plan.unit, lattice=plan.is_deployment)
+    if silo is None:
+        probes += person_probes(head_sum(seed=seed, node=node), plan.unit, lattice=False)
+    if module is not None:
+        training = load_training_module(module.name)
+        probes += module_probes(plan, training, name=module.name, silo=node, options=module.options, seed=seed)
+    if canary_silos is not None and canary_silos > plan.unit.silos_per_person:
+        index = None if silo is None else index_of(plan, silo)
+        stage, epsilon = worst_placement(plan, silo=index, canary_silos=canary_silos)
+        if epsilon > stage.views[0].claim.stated:
+            stated = stage.views[0].claim.stated
+            probes.append(several_silos_probe(stage.node, epsilon, stated, plan.unit, len(stage.canary_silos)))
+    return probes
 
 
 def _probing(

@@ -1,20 +1,21 @@
 """The command that attacks a plan, a run or a silo's own installation, and shows the results beside the claims."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from fulcrum.audit.audit_run import Learning, whole_audit
+from fulcrum.audit.audit_run import AuditedModule, Learning, whole_audit
 from fulcrum.audit.evidence.findings import EVERY_COLUMN, VIOLATED, save_audit
 from fulcrum.audit.integration.engine_runs import check_engine
 from fulcrum.audit.integration.recorded_noise import read_recorded_run
 from fulcrum.audit.learning.property_inference import LEAST_SHADOWS, MOST_SHADOWS
-from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS
-from fulcrum.cli.options import ATTACKS, FormatOption, argument, number, option, output_option, words_of
+from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS, check_canary_silos
+from fulcrum.cli.deployments import module_option
+from fulcrum.cli.options import ATTACKS, FormatOption, argument, number, option, output_option, several, words_of
 from fulcrum.cli.training_options import TrainingOptions
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.site import read_site
@@ -46,6 +47,14 @@ def audit_command(
         str | None,
         option("Silo to audit alone, as its operator on the silo's own installation. Default: all silos.", ATTACKS),
     ] = None,
+    canary_silos: Annotated[
+        int | None,
+        number(
+            "Number of silos with records of the attacked person, for a plan with --unit person or record. Default: as "
+            "many as the plan provides for.",
+            ATTACKS,
+        ),
+    ] = None,
     trials: Annotated[int, number("Number of replays of every game.", ATTACKS)] = TRIALS,
     shadows: Annotated[
         int, number("Number of federations to train for attacks on classes and records of silos; 0 for none.", ATTACKS)
@@ -54,12 +63,29 @@ def audit_command(
         float, option("Confidence, from 0 to 1, with which all bounds and verdicts hold together.", ATTACKS)
     ] = CONFIDENCE,
     seed: Annotated[int | None, number("Seed of the replays. Default: drawn at random.", ATTACKS)] = None,
+    train: Annotated[
+        str | None,
+        option(
+            "Training module whose gradients are checked by person, in this process, for a plan with --unit person or "
+            "record. Default: the module of the site, or none.",
+            ATTACKS,
+        ),
+    ] = None,
+    settings: Annotated[
+        tuple[str, ...],
+        several("Option NAME=VALUE of the training module; may be repeated. Default: none.", ATTACKS, name="--option"),
+    ] = (),
     learning: TrainingOptions | None = None,
     output: Annotated[Path | None, output_option("Folder to write audit.json and audit.svg to. Default: none.")] = None,
     style: FormatOption = "table",
 ) -> int:
     """Attack a plan as each observer would, and put the measured beside the claimed epsilon."""
-    plan, policy = _plan_of(plan_file, silo)
+    plan, policy, module = _plan_of(plan_file, silo)
+    if settings and train is None:
+        raise ParameterError("cli.option-without-train")
+    if train is not None:
+        module = AuditedModule(name=train, options=dict(map(module_option, settings)))
+    check_canary_silos(plan, canary_silos)
     if engine is not None:
         if silo is not None:
             raise ParameterError("cli.silo-with-engine")
@@ -74,14 +100,17 @@ def audit_command(
             seed=seed,
             confidence=confidence,
             silo=silo,
+            canary_silos=canary_silos,
+            module=module,
             policy=policy,
             learning=learned,
             engine=engine,
             on_progress=tell,
         )
     if output is not None:
-        settings = {"trials": trials, "confidence": confidence, "silo": silo, "engine": engine, "shadows": shadows}
-        command = _command(plan_file, run, learning, {**settings, "seed": results.seed})
+        repeated = {"trials": trials, "confidence": confidence, "silo": silo, "engine": engine, "shadows": shadows}
+        repeated |= {"canary-silos": canary_silos, "train": train, "seed": results.seed}
+        command = _command(plan_file, run, learning, repeated, settings)
         save_audit(msgspec.structs.replace(results, command=command), output)
         with suppress(MissingExtraError):  # the picture needs vl-convert; its figures are in audit.json
             write_whole(output / "audit.svg", svg(audit_chart(results)).encode())
@@ -92,9 +121,15 @@ def audit_command(
     return 1 if results.verdict == VIOLATED else 0
 
 
-def _command(plan_file: Path, run: Path | None, learning: TrainingOptions | None, settings: Mapping[str, Any]) -> str:
+def _command(
+    plan_file: Path,
+    run: Path | None,
+    learning: TrainingOptions | None,
+    settings: Mapping[str, Any],
+    options: Sequence[str],
+) -> str:
     """Returns the command that repeats an audit, with the seed of the replays."""
-    usual = {"confidence": CONFIDENCE, "silo": None, "engine": None, "shadows": 0}
+    usual = {"confidence": CONFIDENCE, "silo": None, "engine": None, "shadows": 0, "canary-silos": None, "train": None}
     words = ["fulcrum audit", "SITE" if plan_file.is_dir() else "plan.json"]
     words += [] if run is None else ["--run run"]
     words += [
@@ -102,14 +137,15 @@ def _command(plan_file: Path, run: Path | None, learning: TrainingOptions | None
         for name, value in settings.items()
         if name not in usual or value != usual[name]
     ]
+    words += [f"--option {shlex.quote(option_text)}" for option_text in options]
     words += [] if learning is None else [words_of(learning)]
     return f"{' '.join(word for word in words if word)} -o audit"
 
 
-def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:
-    """Returns the plan, and the policy of the silo where the argument is a site's folder; the ledger is not opened."""
+def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None, AuditedModule | None]:
+    """Returns the plan and, of a site's folder, the silo's policy and training module; the ledger is not opened."""
     if not where.is_dir():
-        return read_plan(where), None
+        return read_plan(where), None, None
     if silo is None:
         raise ParameterError("cli.audit-of-folder", folder=where)
     site = read_site(where, "silo")
@@ -117,7 +153,10 @@ def _plan_of(where: Path, silo: str | None) -> tuple[Plan, Policy | None]:
         raise ParameterError("cli.site-of-other-silo", folder=where, found_silo=site.settings.name, silo=silo)
     if site.policy is not None:
         site.policy.check(site.plan, silo)  # early, since replays take minutes; every release checks the policy again
-    return plan_of(site.plan.content()), site.policy
+    settings, plan = site.settings, plan_of(site.plan.content())
+    checked = plan.unit.is_within_silo and settings.train
+    module = AuditedModule(name=settings.train, options=settings.options) if checked else None
+    return plan, site.policy, module
 
 
 def _learning(

@@ -80,7 +80,7 @@ class SiteOptions:
             )  # an unreadable file is refused now; the plan is checked against the policy once the plan is signed
             if plan.is_research:
                 raise ParameterError("cli.policy-for-research-plan")
-        settings = dict(map(_setting, self.settings))
+        settings = dict(map(module_option, self.settings))
         if settings and self.train == BUILT_IN:
             raise ParameterError("cli.option-without-train")
         return Deployment(
@@ -94,7 +94,7 @@ class SiteOptions:
         )
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def module_option(text: str) -> tuple[str, Any]:
     """Returns name and value of NAME=VALUE; a number, true, false or a list as in TOML, any other value as text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():

@@ -46,6 +46,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         node: The node whose sums the observer sees, or the silo's node.
         observer: Name of the observer.
         silo: The silo under attack.
+        further: Further silos with records of the canary person.
         colluders: Silos of every region that give the observer their updates and noise.
         missing: Silos of every region that are missing from the sums.
         stated: The epsilon that the plan states; None is no guarantee.
@@ -65,6 +66,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     observer: str
     silo: str
+    further: list[str] = []
     colluders: int = 0
     missing: int = 0
     stated: float | None
@@ -93,15 +95,16 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Probe(msgspec.Struct, frozen=True, kw_only=True):
-    """A test of real draws: the noise of releases or of an engine's sums, or masks.
+    """A test of real parts: the noise of releases or of an engine's sums, masks, or a silo's sum of persons.
 
     Attributes:
         of: The part under test.
         node: The region, the silo, or the kind of mask.
-        values: Number of coordinates, or of masks.
-        noise_ratio: The measured noise width over the plan's; None for masks.
+        values: Number of coordinates, of masks or of persons.
+        noise_ratio: The measured noise width over the plan's; None without noise to measure.
         verdict: An element of `VERDICTS`.
         reasons: Reasons for the verdict.
+        fault: The name of a fault of a silo's sum of persons; empty without a fault.
     """
 
     of: str
@@ -110,6 +113,7 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     noise_ratio: float | None
     verdict: str
     reasons: list[str]
+    fault: str = ""
 
 
 class PropertyFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +190,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
         federation: Name of the federation.
         purpose: Purpose of the plan.
         aggregation: "trusted" if aggregators see single updates, "masked" if the server gets sums alone.
+        unit: The word for the unit of privacy, such as "silo", "person" or "patient".
+        relation: The change that leads from a federation to its neighbours.
         delta: The delta of all epsilons.
         rounds: The rounds that all epsilons cover.
         confidence: The confidence with which all bounds and verdicts hold together.
@@ -207,6 +213,8 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     federation: str
     purpose: str
     aggregation: str = "trusted"
+    unit: str = "silo"
+    relation: str = ""
     delta: float
     rounds: int
     confidence: float

@@ -17,7 +17,7 @@ from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
 from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
-from fulcrum.audit.integration.canary_training import ARRAY, direction, start, train
+from fulcrum.audit.integration.canary_training import ARRAY, expected_signal, gradient_rows, start, train
 from fulcrum.audit.integration.release_noise import MOST_MEMBERS, REGION_ROUNDS, VALUES_A_SILO
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.messages.layout import Layout, in_units
@@ -74,8 +74,7 @@ def canaries_of(plan: Plan, sums: Sequence[RegionalSum], seed: int) -> tuple[Flo
         members = members_of(plan, total.region)
         there = [members[silo] for silo in total.members]
         for silo in there:
-            weight = float(plan.federation.weights[silo]) * plan.clip_norm
-            row += weight * direction(seed, silo, total.round_number, len(row))
+            row += expected_signal(plan, silo, seed, total.round_number, len(row))
         widths.append(math.sqrt(float(plan.noise_variance[there].sum())) * plan.clip_norm)
     scale = np.array(widths)[:, None]
     return sent / scale, expected / scale
@@ -91,7 +90,7 @@ def _masked_sums(
     keys = {silo: new_key(folder / "site.key") for silo, folder in folders.items()}
     keyed = verified_plan(changed_copy(plan, keys=keys))
     options = {"parameters": parameters, "directions": seed}
-    training_module, model = TrainingModule(start=start, train=train), start(options)
+    training_module, model = TrainingModule(start=start, train=train, gradient_rows=gradient_rows), start(options)
     silos = {
         silo: MaskedSilo(_site(keyed, silo, folder, seed, options), training_module) for silo, folder in folders.items()
     }

@@ -21,8 +21,17 @@ from fulcrum.npz import ArrayHeader, read_npz
 from fulcrum.parsing import json_of
 from fulcrum.planning.plan import Plan
 from fulcrum.regular_files import regular_file
+from fulcrum.simulation.data.person_groups import groups_of
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, block_sums, train_jobs
+from fulcrum.simulation.embedded.batched_engine import (
+    GradientTraining,
+    Job,
+    LocalTraining,
+    Variants,
+    block_sums,
+    server_rate,
+    train_jobs,
+)
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
 from fulcrum.simulation.training_runs import partition_of
@@ -86,10 +95,16 @@ def read_recorded_run(folder: Path, plan: Plan) -> RecordedRun:
         task=run_file.task,
         features=run_file.features,
         seeds=tuple(run_file.seeds),
-        training=LocalTraining(learning_rate=run_file.learning_rate, steps=run_file.steps, batch=run_file.batch),
+        training=_training_of(run_file, plan),
         records=run_file.records,
         regional_sums=sums,
     )
+
+
+def _training_of(run_file: "_RunFile", plan: Plan) -> LocalTraining:
+    if plan.unit.is_within_silo:
+        return GradientTraining(learning_rate=run_file.learning_rate)
+    return LocalTraining(learning_rate=run_file.learning_rate, steps=run_file.steps, batch=run_file.batch)
 
 
 def _regional_sums(folder: Path, expected: tuple[int, int, int]) -> FloatArray:
@@ -133,13 +148,16 @@ def noise_of_sums(
             aggregator_noise_multiplier=np.zeros_like(variants.aggregator_noise_multiplier),
         ),
     )
-    servers = Servers(variants.rules, shape, classes=head.classes)
+    servers = Servers(variants.rules, shape, classes=head.classes, rate=server_rate(training))
+    persons = groups_of(job.partition, task, variants.unit) if variants.unit.is_within_silo else None
     models = np.zeros((*shape, 1))
     noise = np.empty((len(sums), variants.regions, head.parameters))
     for number, seen in enumerate(sums, 1):
         expected = np.zeros((variants.regions, *shape, 1))
         for block in range(-(-len(variants.weights) // SILOS_A_BLOCK)):
-            regions, added = block_sums(quiet, block, number, models, head, inputs, task.labels_train, training)
+            regions, added = block_sums(
+                quiet, block, number, models, head, inputs, task.labels_train, training, persons
+            )
             expected[regions] += added
         noise[number - 1] = (seen - expected[..., 0]).reshape(variants.regions, -1)
         models = servers.advance(models, seen[..., None])
@@ -174,6 +192,8 @@ def engine_probes(plan: Plan, errors: Errors, *, seed: int, seeds: int = 2, feat
     task = made_up_task(plan, seed=seed, features=features)
     # Steps so large that updates need the clip: an update without clip would show in the sums.
     training = LocalTraining(learning_rate=100.0, steps=1, batch=4)
+    if plan.unit.is_within_silo:
+        training = GradientTraining(learning_rate=1.0)
     jobs = [_job(plan, task, seed + offset, None) for offset in range(seeds)]
     runs = train_jobs(jobs, task, training, keep_regional_sums=True, every_round=False)
     noise = [
@@ -185,7 +205,7 @@ def engine_probes(plan: Plan, errors: Errors, *, seed: int, seeds: int = 2, feat
 
 
 def made_up_task(plan: Plan, *, seed: int, features: int, records: int = 8) -> Task:
-    """Returns random records of two classes, `records` for every silo."""
+    """Returns random records of two classes, `records` for every silo, two for every person."""
     drawn = np.random.default_rng([0x6D616465, seed])
     names = np.repeat(np.array(plan.federation.silo_names.tolist(), dtype=object), records)
     values, labels = drawn.standard_normal((len(names), features)), drawn.integers(0, 2, len(names))
@@ -197,6 +217,8 @@ def made_up_task(plan: Plan, *, seed: int, features: int, records: int = 8) -> T
         labels_test=labels[:records],
         classes=("no", "yes"),
         silo=tuple(names.tolist()),
+        fitted=False,
+        persons=tuple(f"{name}-{place // 2 % (records // 2)}" for place, name in enumerate(names)),
     )
 
 

@@ -7,6 +7,7 @@ so an audit spends no budget.
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.arrays import FloatArray
 from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
-from fulcrum.audit.integration.canary_training import ARRAY, OVERSIZE, direction
+from fulcrum.audit.integration.canary_training import ARRAY, OVERSIZE, direction, expected_signal, person_rows
 from fulcrum.audit.replays.audited_path import PARAMETERS
 from fulcrum.core.messages.layout import Layout, in_units
 from fulcrum.core.messages.membership import index_of, members_of
@@ -135,18 +136,22 @@ def _release_canaries(
 ) -> list[tuple[Release, FloatArray]]:
     """Releases canaries through a scratch ledger; returns every release with its expected update."""
     index, masked = index_of(plan, silo), plan.is_masked
-    weight = float(plan.federation.weights[index])
-    along = [direction(seed, index, number, parameters) for number in range(1, rounds + 1)]
-    updates = [{ARRAY: OVERSIZE * plan.clip_norm * unit} for unit in along]
+    numbers = range(1, rounds + 1)
+
+    def canary_release(number: int, **options: Any) -> Release:
+        if plan.unit.is_within_silo:
+            rows = person_rows(plan, index, seed, number, parameters)
+            model = {ARRAY: np.zeros(parameters)}
+            return release(None, plan, silo, number, gradients=rows, model=model, masked=masked, **options)
+        update = {ARRAY: OVERSIZE * plan.clip_norm * direction(seed, index, number, parameters)}
+        return release(update, plan, silo, number, masked=masked, **options)
+
     if plan.is_research:
-        sent = [
-            release(update, plan, silo, number, noise=SeededNoise(seed=seed), masked=masked)
-            for number, update in enumerate(updates, 1)
-        ]
+        sent = [canary_release(number, noise=SeededNoise(seed=seed)) for number in numbers]
     else:
         with Ledger.open(path, silo=silo) as ledger:
-            sent = [
-                release(update, plan, silo, number, ledger=ledger, policy=policy, masked=masked)
-                for number, update in enumerate(updates, 1)
-            ]
-    return list(zip(sent, [weight * plan.clip_norm * unit for unit in along], strict=True))
+            sent = [canary_release(number, ledger=ledger, policy=policy) for number in numbers]
+    return [
+        (released, expected_signal(plan, index, seed, number, parameters))
+        for number, released in zip(numbers, sent, strict=True)
+    ]

@@ -4,6 +4,8 @@ A replay is a single coordinate. A silo sends an update along a direction v; noi
 may be the first coordinate, and the other coordinates carry noise without information. The update is clipped as a whole
 by the code that clips every update, and the first coordinate is weighted and perturbed by the code and the sampler that
 make every release (`fulcrum.core.noise.mechanism`): once for a replay, and without a ledger, since nothing is sent.
+Under a plan for persons the update is the sum of a silo's persons, with and without the canary
+(`fulcrum.audit.replays.canary_person`).
 
 >>> from fulcrum.planning.planner import plan
 >>> isic = plan("isic-paper", rounds=2, epsilon=1.0)
@@ -13,14 +15,17 @@ make every release (`fulcrum.core.noise.mechanism`): once for a replay, and with
 ((3,), (1, 3))
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.noise.mechanism import Values, clip
+from fulcrum.audit.replays.canary_person import SumByPerson, shifts_of
+from fulcrum.core.noise.mechanism import GaussianMechanism, LatticeMechanism, Values, apply_by_person, clip
 from fulcrum.core.noise.noise_sources import SeededNoise
 from fulcrum.core.silo.release_parameters import ReleaseParameters, release_parameters_of
 from fulcrum.core.silo.releasing import seeded_mechanism
@@ -45,6 +50,7 @@ class AuditedPath:
             (0 for an update of zeros) and a seed, which deployment ignores.
         sent_up: Returns the messages of a region, a row for every message. Takes the path, the region, the releases of
             its silos, the round and a seed.
+        by_person: The function that clips and adds the rows of a silo's persons, for a plan for persons.
     """
 
     plan: Plan
@@ -52,8 +58,10 @@ class AuditedPath:
     sent_up: "Callable[[AuditedPath, int, Sequence[Values], int, int], Values]" = field(
         default_factory=lambda: region_sum
     )
+    by_person: SumByPerson = apply_by_person
     _terms: dict[int, ReleaseParameters] = field(default_factory=dict, init=False, repr=False)
     _clipped: list[float] = field(default_factory=list, init=False, repr=False)
+    _shifts: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict, init=False, repr=False)
 
     def terms(self, silo: int) -> ReleaseParameters:
         """Returns the parameters of a silo's releases in deployment; verified once."""
@@ -67,6 +75,27 @@ class AuditedPath:
             plan = self.plan
             self._clipped.append(float(clip(canary(plan), plan.clip_norm, plan.clip_share)[0]))
         return self._clipped[0]
+
+    def mechanism(self, silo: int, round_number: int, seed: int) -> GaussianMechanism | LatticeMechanism:
+        """Returns the mechanism of a silo's release: the silo's own in deployment, seeded in research."""
+        if self.plan.is_deployment:
+            return self.terms(silo)
+        return seeded_mechanism(self.plan, silo, SeededNoise(seed=seed), round_number)
+
+    def person_shifts(self, silo: int, round_number: int) -> tuple[float, float]:
+        """Returns a silo's sum of persons at the canary's coordinate, for both signs, minus the middle of the two."""
+        turn = turn_of(round_number)
+        if (silo, turn) not in self._shifts:
+            mechanism = self.mechanism(silo, round_number, seed=0)
+            self._shifts[silo, turn] = shifts_of(
+                self.by_person,
+                mechanism,
+                turn * canary(self.plan),
+                largest_sum=float(self.plan.largest_sums[silo]),
+                neighbours=self.plan.unit.neighbours,
+            )
+        plus, minus = self._shifts[silo, turn]
+        return (plus, minus) if turn > 0 else (minus, plus)
 
     @property
     def step(self) -> float:
@@ -83,11 +112,23 @@ def canary(plan: Plan) -> FloatArray:
 
 def silo_release(path: AuditedPath, silo: int, round_number: int, signs: FloatArray, seed: int) -> Values:
     """Returns a silo's release at the canary's coordinate, by replay."""
-    plan = path.plan
-    clipped = path.clip_canary() * signs
-    if plan.is_deployment:
-        return path.terms(silo).perturb(clipped)
-    return seeded_mechanism(plan, silo, SeededNoise(seed=seed), round_number).perturb(clipped)
+    mechanism = path.mechanism(silo, round_number, seed)
+    if not path.plan.unit.is_within_silo:
+        return mechanism.perturb(path.clip_canary() * signs)
+    # Replays take the place of coordinates here, so the norm of all replays together must not be scaled down: the
+    # sums below were scaled down, coordinate by coordinate, when they were made.
+    unbounded: Any = replace(mechanism, largest_sum=math.inf)
+    noise: Values = unbounded.perturb_sum(unbounded.zeros(len(signs)))
+    if not signs.any():
+        return noise
+    plus, minus = path.person_shifts(silo, round_number)
+    shift = plus * np.maximum(signs, 0) + minus * np.maximum(-signs, 0)
+    return np.asarray(noise + shift.astype(noise.dtype))
+
+
+def turn_of(round_number: int) -> int:
+    """Returns the direction of the canary in a round, which every observer knows: plus and minus in turn."""
+    return 1 if round_number % 2 else -1
 
 
 def region_sum(path: AuditedPath, region: int, releases: Sequence[Values], round_number: int, seed: int) -> Values:

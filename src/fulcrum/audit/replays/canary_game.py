@@ -31,6 +31,7 @@ from fulcrum.audit.replays.post_processing import MOST_TRIALS as MOST_MODELS
 from fulcrum.audit.replays.replaying import Reading, Replays, replay_stage
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.messages.membership import index_of
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
@@ -54,6 +55,7 @@ def audit(
     seed: int | None = None,
     confidence: float = CONFIDENCE,
     silo: str | None = None,
+    canary_silos: int | None = None,
     mechanism: AuditedPath | None = None,
     probing: Sequence[Callable[[Errors], list[Probe]]] = (),
     probes: int = 0,
@@ -72,6 +74,8 @@ def audit(
         seed: Seed of the canaries' signs, and of the noise in research; random by default.
         confidence: The confidence with which all bounds and verdicts hold together.
         silo: Audit this silo alone.
+        canary_silos: The number of silos with records of the canary person, for a plan for persons; by default as many
+            as the plan provides for.
         mechanism: The path from update to sum; the plan's own by default.
         probing: Tests of the draws of real parts; every test receives the allowed errors.
         probes: The largest number of results of all tests together.
@@ -80,11 +84,12 @@ def audit(
     began = time.monotonic()
     seed = secrets.randbelow(2**31) if seed is None else seed
     _check(trials, seed, confidence)
+    check_canary_silos(plan, canary_silos)
     path = mechanism or AuditedPath(plan=plan)
     index = None if silo is None else index_of(plan, silo)
-    stages = stages_of(plan, silo=index)
+    stages = stages_of(plan, silo=index, canary_silos=canary_silos)
     pooled = (
-        whole_federation(plan, MODEL)
+        whole_federation(plan, MODEL, canary_silos=canary_silos)
         if not plan.server_rule.adds_up and silo is None and len(plan.federation) <= MOST_POOLED
         else None
     )
@@ -121,6 +126,8 @@ def audit(
         findings=findings,
         probes=results,
         aggregation=plan.aggregation,
+        unit=plan.unit.noun,
+        relation=plan.unit.relation,
         notes=[PROVES_NOTHING, *_notes(plan, stages, trials=trials, alone=silo is not None)],
     )
 
@@ -138,6 +145,16 @@ def _check(trials: int, seed: int, confidence: float) -> None:
         raise ParameterError("audit.confidence-range", confidence=confidence)
 
 
+def check_canary_silos(plan: Plan, canary_silos: int | None) -> None:
+    """Raises unless a canary can be in so many silos: one silo for a plan that protects silos."""
+    if canary_silos is None:
+        return
+    if not plan.unit.is_within_silo:
+        raise ParameterError("audit.canary-silos-of-silos")
+    if isinstance(canary_silos, bool) or not 1 <= canary_silos <= len(plan.federation):
+        raise ParameterError("audit.canary-silos-range", most=len(plan.federation), canary_silos=canary_silos)
+
+
 def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> list[str]:
     notes = []
     inner = plan.federation.innermost
@@ -146,6 +163,13 @@ def _notes(plan: Plan, stages: Sequence[Stage], *, trials: int, alone: bool) -> 
         notes.append(f"Silo {plan.federation.silo_name(stages[0].silo)!r} alone was audited, and no other.")
         if plan.is_deployment:
             notes.append("The silo's own ledger was not opened: fulcrum ledger verify checks it.")
+    if plan.unit.is_within_silo:
+        count = max(len(stage.canary_silos) for stage in stages)
+        places = "one silo" if count == 1 else f"{count} silos"
+        notes.append(
+            f"The game is played for one {plan.unit.noun}: {plan.unit.relation}. The canary {plan.unit.noun} is in "
+            f"{places}, among others whose rows stay the same."
+        )
     if not summed:
         notes.append("No sum was replayed: those of this plan have too many silos and rounds.")
     elif not alone and len(summed) < len(inner.nodes):
@@ -184,7 +208,7 @@ def _findings(plan: Plan, played: Replays, errors: Errors) -> list[Finding]:
 
 
 def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reasons: Reasons) -> Finding:
-    claim, delta = reading.view.claim, plan.delta
+    claim, delta, stage, unit = reading.view.claim, plan.delta, played.stage, plan.unit
     free = reading.rare.epsilon_at_least(errors.bound, delta=delta)
     gaussian = float(epsilon_of_shift(reading.usual.shift_at_least(errors.bound), delta=delta))
     reach = float(epsilon_of_shift(reading.usual.shift_at_most(errors.bound), delta=delta))
@@ -195,20 +219,23 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
             if bound <= claim.stated:
                 gives += f", and the plan's noise should give {claim.exact:.4g} at most"
             reasons.violated.append(f"Epsilon is at least {bound:.4g}, {which}{how}; {gives}.")
+    if reasons.violated and len(stage.canary_silos) > unit.silos_per_person:
+        reasons.violated.append(two_silos_reason(unit, len(stage.canary_silos)))
     if reading.messages > 1:
         reasons.violated.append(f"The region sends {reading.messages} messages up in a round, and not one sum.")
-    if reach < claim.stated:
+    # A claim for a person in several silos covers every placement, and most placements reach less.
+    if reach < claim.stated and unit.silos_per_person == 1:
         why = " The accountant renyi counts more than Gaussian noise costs." if reach >= claim.exact else ""
         reasons.looser.append(
             f"This attack reaches epsilon {reach:.4g} at most, and {claim.stated:.4g} is stated.{why}"
         )
-    _judge_noise(reading, errors, reasons)
-    stage = played.stage
+    _judge_noise(reading, errors, reasons, f"canary {unit.noun}" if unit.is_within_silo else "canary")
     return Finding(
         tier=stage.tier,
         node=stage.node,
         observer=reading.view.observer,
         silo=plan.federation.silo_name(stage.silo),
+        further=[plan.federation.silo_name(silo) for silo in stage.further],
         colluders=reading.view.colluding,
         missing=reading.view.absent,
         stated=finite(claim.stated),
@@ -224,12 +251,20 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
     )
 
 
-def _judge_noise(reading: Reading, errors: Errors, reasons: Reasons) -> None:
-    """Adds reasons from the noise of a view."""
+def two_silos_reason(unit: PrivacyUnit, count: int) -> str:
+    """Returns the reason for a canary person in more silos than the plan provides for."""
+    return (
+        f"One {unit.noun} has records in {count} silos, and the plan provides for {unit.silos_per_person}: the changes "
+        f"add up. Plan again with --silos-per-person {count}."
+    )
+
+
+def _judge_noise(reading: Reading, errors: Errors, reasons: Reasons, canary: str) -> None:
+    """Adds reasons from the noise of a view; `canary` is the canary in words."""
     noise = reading.noise
     if noise is not None:
         if special.ndtr(-(noise.response - 1) / noise.error) < errors.noise:
-            reasons.violated.append(f"The canary arrives {noise.response:.3g} times as large as the clip admits.")
+            reasons.violated.append(f"The {canary} arrives {noise.response:.3g} times as large as the clip admits.")
         judge_width("The noise that it meets", noise.width, errors.noise, reasons)
         judge_rounds("the noise that it meets", noise.products.diagonal(), noise.count, errors.noise, reasons)
         judge_freshness("The noise", noise.products, noise.count, errors.noise, reasons)

@@ -90,7 +90,8 @@ def _models(path: AuditedPath, stage: Stage, positive: BoolArray, seed: int) -> 
         sums = []
         for region, members in sorted(stage.members.items()):
             releases = [
-                path.released(path, silo, number, sent if silo == stage.silo else nothing, seed) for silo in members
+                path.released(path, silo, number, sent if silo in stage.canary_silos else nothing, seed)
+                for silo in members
             ]
             sums.append(path.sent_up(path, region, releases, number, seed)[0].reshape(coordinates, replays) * path.step)
         models = servers.advance(models, np.array(sums))

@@ -73,7 +73,7 @@ class Reading:
         looked_at: Number of sums in `turns`.
         shape: Counts of the noise of some sums by interval (`fulcrum.audit.evidence.noise_tests.bin_counts`).
         modulus: The modulus of the observer's score, if any.
-        messages: Number of messages of a region in a round.
+        messages: Number of messages of a region in a round; the plan has one.
     """
 
     view: View
@@ -232,7 +232,7 @@ def replay_stage(
     return Replays(
         stage=stage,
         readings=tuple(
-            _reading(view, count, rule[0], counted, known_signal(plan, stage.silo))
+            _reading(view, count, rule[0], counted, known_signal(plan, stage, view), _sums_of(stage, view))
             for view, count, rule in zip(stage.views, counts, rules, strict=True)
         ),
         silos={
@@ -274,12 +274,12 @@ def _play_chunk(path: AuditedPath, stage: Stage, replays: int, seed: int, *, com
     for number, sign in enumerate(pattern_of(rounds), 1):
         sent: dict[int, Values] = {}
         for silo in place:
-            own = signs * sign if silo == stage.silo else nothing
+            own = signs * sign if silo in stage.canary_silos else nothing
             sent[silo] = path.released(path, silo, number, own, seed)
             width = widths[place[silo]]
             if width > 0:
                 noise = sent[silo].astype(np.float64, copy=False)
-                if silo == stage.silo:
+                if silo in stage.canary_silos:
                     # The canary's shift is estimated and subtracted, which costs one degree of freedom.
                     noise = (noise - own * float(own @ noise) / replays) * math.sqrt(replays / max(replays - 1, 1))
                 squares[place[silo]] += float(noise @ noise) / width**2
@@ -293,7 +293,7 @@ def _play_chunk(path: AuditedPath, stage: Stage, replays: int, seed: int, *, com
 def _observe(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values], number: int, seed: int) -> Values:
     """Returns an observer's view of a round, (rows, replays), without the releases of colluders."""
     if view.single:
-        return sent[stage.silo][None]
+        return np.stack([sent[silo] for silo in stage.canary_silos])
     away = set(view.missing)
     rows: Values | None = None
     for region, members in stage.members.items():
@@ -301,7 +301,9 @@ def _observe(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values
         if not heard:
             continue
         up = path.sent_up(path, region, heard, number, seed)
-        rows = up if rows is None else rows[:1] + up[:1]
+        if rows is not None:
+            up = np.concatenate([rows, up]) if stage.is_apart else rows[:1] + up[:1]
+        rows = up
     shown = np.array(rows)
     for silo in view.colluders:
         shown[0] -= sent[silo]
@@ -444,7 +446,14 @@ def _strength(signed: FloatArray) -> float:
     return float(signed.mean()) / width if width > 0 else float(np.sign(signed.mean())) * 1e9
 
 
-def _reading(view: View, count: _Counts, score: Score, trials: int, signal: float) -> Reading:
+def _sums_of(stage: Stage, view: View) -> int:
+    """Returns the number of sums, or of single releases, that an observer rightly sees in a round."""
+    if view.single:
+        return len(stage.canary_silos)
+    return len(stage.members) if stage.is_apart else 1
+
+
+def _reading(view: View, count: _Counts, score: Score, trials: int, signal: float, sums: int) -> Reading:
     tallies = {
         name: Tally(right=count.right[name], wrong=count.wrong[name], trials=trials) for name in ("rare", "usual")
     }
@@ -457,5 +466,5 @@ def _reading(view: View, count: _Counts, score: Score, trials: int, signal: floa
         looked_at=count.looked_at,
         shape=count.shape,
         modulus=score.modulus,
-        messages=len(score.weights),
+        messages=len(score.weights) - sums + 1,
     )

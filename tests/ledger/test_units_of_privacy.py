@@ -14,6 +14,7 @@ from ledgers import holds
 from fulcrum.cli.command_line import run
 from fulcrum.core.noise.mechanism import GaussianMechanism, apply_by_person
 from fulcrum.core.store.ledger import Allowance, Assumptions, ChargedUnit, Cost, Ledger
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError, RefusedReleaseError
 
 SILO = ChargedUnit()
@@ -33,7 +34,9 @@ def plan(digest, unit, budget=math.inf):
 
 def record(ledger, allowance, number=1, **options):
     ledger.enter_plan(allowance, **options)
-    return ledger.record(allowance, round_number=number, basis="model", payload=b"bytes", cost=Cost(shifts=SHIFTS))
+    return ledger.record(
+        allowance, round_number=number, input_digest="model", payload=b"bytes", cost=Cost(shifts=SHIFTS)
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,7 +105,7 @@ def test_another_unit_is_refused_with_both_budgets_until_it_is_allowed(path):
         with pytest.raises(RefusedReleaseError, check=coded("ledger.plan-overspent")):
             ledger.enter_plan(plan("silos again", SILO, budget=100.0), earlier_units=("person",))
     assert all(holds(path).values())
-    with Ledger.read(path) as ledger:
+    with read_ledger(path) as ledger:
         assert ledger.spent_by_unit()["person"].shifts == {"silo": 2.0, "region": 0.5}
 
 

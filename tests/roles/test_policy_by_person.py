@@ -75,14 +75,14 @@ def test_a_ledger_of_silos_releases_for_persons_where_the_policy_says_so_alone(l
         with pytest.raises(RefusedReleaseError, check=coded("ledger.unit-differs")):
             release(None, persons, "lille", 1, gradients=ROWS, ledger=ledger, policy=policy)
     allowed = Policy(**LIMITS, unit="person", earlier_units=("silo",))
-    sent = release(None, persons, "lille", 1, gradients=ROWS, ledger=ledger, policy=allowed, basis="m")
+    sent = release(None, persons, "lille", 1, gradients=ROWS, ledger=ledger, policy=allowed, input_digest="m")
     spent = ledger.spent_by_unit()
     own = fulcrum.verified_plan(persons).release_cost("lille")["region"]
     earlier = fulcrum.verified_plan(silos).release_cost("lille")["region"]
     assert spent["person"].shifts["region"] == pytest.approx(own + earlier)
     ratio = (2 * 60 / persons.unit.sensitivity) ** 2
     assert spent["silo"].shifts["region"] == pytest.approx(earlier + ratio * own)
-    again = release(None, persons, "lille", 1, gradients=ROWS, ledger=ledger, policy=allowed, basis="m")
+    again = release(None, persons, "lille", 1, gradients=ROWS, ledger=ledger, policy=allowed, input_digest="m")
     assert again.to_bytes() == sent.to_bytes()
 
 

@@ -140,13 +140,13 @@ def test_the_model_of_another_size_is_refused(deployment, research, ledger):
 
 
 def test_a_retry_resends_the_same_bytes_and_reads_no_row(deployment, ledger):
-    first = release(None, deployment, "lille", 1, gradients=ROWS, model=MODEL, ledger=ledger, basis="model-0")
+    first = release(None, deployment, "lille", 1, gradients=ROWS, model=MODEL, ledger=ledger, input_digest="model-0")
 
     def never():
         raise AssertionError
         yield
 
-    again = release(None, deployment, "lille", 1, gradients=never(), model=MODEL, ledger=ledger, basis="model-0")
+    again = release(None, deployment, "lille", 1, gradients=never(), model=MODEL, ledger=ledger, input_digest="model-0")
     assert again.to_bytes() == first.to_bytes()
     assert ledger.sequence == 1
 

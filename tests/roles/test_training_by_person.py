@@ -10,11 +10,12 @@ from site_folder import module
 
 import fulcrum
 from fulcrum.aggregation.release_opening import unseal
-from fulcrum.aggregation.site_setup import init_site
+from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.noise.noise_sources import SecureNoise
 from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.core.silo.site import FORMAT, SiteSettings, read_site, site_toml
+from fulcrum.core.silo.site import FORMAT, SiteSettings, read_site
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.training.assignment import Assignment, TrainingFailedError
 from fulcrum.core.training.in_process_training import InProcessTraining
 from fulcrum.core.training.training_module import load_training_module
@@ -95,7 +96,7 @@ class World:
         return self.sums[-1]
 
     def entries(self):
-        with fulcrum.Ledger.read(self.home / "state" / "a.ledger") as ledger:
+        with read_ledger(self.home / "state" / "a.ledger") as ledger:
             return ledger.entries()
 
 
@@ -210,7 +211,7 @@ def test_a_module_must_have_the_functions_of_the_plans_unit(world, tmp_path, mon
     with pytest.raises(DataError, check=coded("training.gradients-missing", unit="person")):
         list(learner.rows(MODEL, world.assignment()))
     assert not world.signal("").any()  # hidden by the silo: an operator sees the alarm, an observer noise
-    for line, code in (("gradients = 7", "function-type"), ("LEARNING_RATE = 'fast'", "module-rate")):
+    for line, code in (("gradients = 7", "function-type"), ("SERVER_LEARNING_RATE = 'fast'", "server-rate")):
         with pytest.raises(DataError, check=coded(f"training.{code}")):
             module(tmp_path, monkeypatch, body + line)
 

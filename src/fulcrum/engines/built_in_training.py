@@ -1,27 +1,31 @@
 """The built-in training: the softmax head, on data that every site can load, such as the digits.
 
 A silo takes its own share of the records and draws its own batches, as the embedded engine does. A research plan
-therefore learns the same model on a federation of processes as in one process. The options are the options of `fulcrum
-train`.
+therefore learns the same model on a federation of processes as in one process. If the plan protects persons, a silo
+gives the gradient of each person at the global model. The options are the options of `fulcrum train`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from fulcrum.arrays import FloatArray
+from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_from_file import plan_of
+from fulcrum.simulation.data.person_groups import check_task_fits, groups_of
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
-from fulcrum.simulation.training_runs import LEARNING_RATE, partition_of
+from fulcrum.simulation.training_runs import GRADIENT_RATE, LEARNING_RATE, partition_of
 
 SOFTMAX_HEAD = "head"
 """The kind of model; the last axis of the array are the classes."""
+
+SERVER_LEARNING_RATE = GRADIENT_RATE
+"""The server's factor on the mean gradient, if the plan protects persons or records."""
 
 _LOADING = ("data_dir", "components", "label", "silo", "person", "ranges")
 _TRAINING = ("learning_rate", "steps", "batch")
@@ -45,6 +49,35 @@ def train(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, 
     for chosen in batch_picks(job, block, assignment.round_number, training)[:, place]:
         state = local.step(state, task.features_train[chosen], task.labels_train[chosen])
     return {"head": local.final(state).reshape(model["head"].shape)}
+
+
+def persons(assignment: Assignment) -> Iterator[tuple[FloatArray, IntArray]]:
+    """Yields features and labels of every person of the silo, or of every record if the plan protects records.
+
+    Raises:
+        FulcrumError: No column names persons, components or a scale were fitted on the data, or the options ask for
+            local steps: one gradient of each person is taken in a round.
+    """
+    task, unit = _task(assignment.options), assignment.plan.unit
+    check_task_fits(task, unit)
+    if option := next((name for name in ("steps", "batch") if name in assignment.options), None):
+        raise DataError("engine.training-local", option=option, unit=unit.noun)
+    groups = groups_of(_job(task, assignment).partition, task, unit)
+    silo = assignment.plan.federation.silo_names.tolist().index(assignment.silo)
+    for person in range(int(groups.silos[silo]), int(groups.silos[silo + 1])):
+        rows = groups.rows(person)
+        yield task.features_train[rows], task.labels_train[rows]
+
+
+def gradients(model: Mapping[str, FloatArray], records: tuple[FloatArray, IntArray]) -> dict[str, FloatArray]:
+    """Returns the gradient of the cross-entropy, added up over the records of one person."""
+    features, labels = records
+    shape = model["head"].shape
+    head = SoftmaxHead(features=shape[0] - 1, classes=shape[1])
+    gradient = head.as_model(learning_rate=1.0).gradient
+    if gradient is None:
+        raise DataError("training.gradients-missing", unit="person")
+    return {"head": gradient(model["head"].ravel(), features, labels).reshape(shape)}
 
 
 def evaluate(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, float]:

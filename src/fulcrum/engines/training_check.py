@@ -20,7 +20,8 @@ def loaded_module(train: str) -> TrainingModule:
 
 
 def check_fits(training_module: TrainingModule, plan: Plan, start: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Raises unless the plan is for a model of these names, shapes and size, and all numbers are finite."""
+    """Raises unless the module has the functions for the plan's unit, and the model fits the plan and is finite."""
+    training_module.check_unit(plan.unit)
     size = sum(array.size for array in start.values())
     if size and plan.parameters not in (None, size):
         raise DataError("engine.model-size", size=size, parameters=plan.parameters)

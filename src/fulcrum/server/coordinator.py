@@ -45,7 +45,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.preconditions import check_one_tier
 from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.planning.server_settings import FactsOfPlan, server_rule_of
-from fulcrum.rules.server_rule import RoundSums, ServerRule
+from fulcrum.rules.server_rule import RoundDiagnostics, RoundSums, ServerRule, ServerState
 from fulcrum.server.checkpoint import NAME, Checkpoint, RoundSummary, Standing, read_checkpoint
 from fulcrum.server.sum_archive import keep_sums
 
@@ -67,13 +67,22 @@ class Coordinator:
 
     def __init__(self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint) -> None:
         self._folder, self._plan, self._rule, self._checkpoint = folder, plan, rule, checkpoint
+        self._rate = 1.0
         self._aggregation = aggregation_of(plan)
         self._answers: dict[str, tuple[bytes, RegionalReply]] = {}
         self._lock = threading.RLock()
         self._spare: dict[str, FloatArray] = {}
 
     @classmethod
-    def open(cls, folder: str | Path, plan: SupportsContent, start: Model, *, classes: int | None = None) -> Self:
+    def open(
+        cls,
+        folder: str | Path,
+        plan: SupportsContent,
+        start: Model,
+        *,
+        classes: int | None = None,
+        learning_rate: float = 1.0,
+    ) -> Self:
         """Opens a coordinator on a folder: at the round of the checkpoint, or at round 1 without a checkpoint.
 
         Args:
@@ -82,6 +91,8 @@ class Coordinator:
             start: The model before round 1. With a checkpoint, names and shapes alone count.
             classes: The number of classes of a softmax head, the last axis of all arrays; None for any further model.
                 The server's rule projects out the shift that a softmax head ignores.
+            learning_rate: For a plan that protects persons, the factor of the mean gradient in the model's
+                displacement. A rate before the clip would change the noise over the signal.
         """
         # Silos and regions verify too: a server must not run a plan that they would refuse.
         plan = verified_plan(plan, error=ExchangeError)
@@ -102,6 +113,7 @@ class Coordinator:
             # releases on a second model in round 1.
             Checkpoint(standing=standing, state=rule.begin(flat)).write(place)
         resumed = cls.read(place, plan)
+        resumed._rate = learning_rate if plan.unit.is_within_silo else 1.0
         if resumed._standing.layout != layout:
             raise ExchangeError("checkpoint.model-differs", file=place / NAME)
         if not rule.adds_up and resumed._standing.classes != classes:
@@ -217,7 +229,7 @@ class Coordinator:
                 missing=sorted(set(senders_of(self._plan)) - set(answers)),
             )
             before = self._checkpoint.state
-            state, diagnostics = self._rule.step(before, self._sums(sums))
+            state, diagnostics = self._step(before, sums)
             if not state.finite:
                 raise ExchangeError("server.model-overflow", round=self.round_number)
             if diagnostics is not None:
@@ -233,6 +245,19 @@ class Coordinator:
                 if not np.may_share_memory(state.arrays[name], before.arrays[name]):
                     self._spare[name] = before.arrays[name]
             return summary
+
+    def _step(
+        self, before: ServerState, sums: Mapping[str, RegionalSum]
+    ) -> tuple[ServerState, RoundDiagnostics | None]:
+        """Returns the state after the rule's step, with the displacement of the model times the learning rate.
+
+        A rule knows noise and clip norm in the unit of the sums. So the rule moves the model divided by the rate.
+        """
+        if self._rate == 1:
+            return self._rule.step(before, self._sums(sums))
+        scaled = replace(before, model=before.model / self._rate)
+        state, diagnostics = self._rule.step(scaled, self._sums(sums))
+        return replace(state, model=state.model * self._rate), diagnostics
 
     def _sums(self, sums: Mapping[str, RegionalSum]) -> RoundSums:
         """Returns the sums of a round as input of the rule.

@@ -77,13 +77,21 @@ class MaskedServer:
         self._folder, self._plan, self._coordinator, self._types = folder, plan, coordinator, dict(single)
 
     @classmethod
-    def open(cls, folder: str | Path, plan: VerifiedPlan, start: Model, *, classes: int | None = None) -> Self:
+    def open(
+        cls,
+        folder: str | Path,
+        plan: VerifiedPlan,
+        start: Model,
+        *,
+        classes: int | None = None,
+        learning_rate: float = 1.0,
+    ) -> Self:
         """Opens the server on a folder: at the round of the checkpoint, or at round 1; see `Coordinator.open`.
 
         The model is stored in double precision and sent in the precision of `start`.
         """
         check_aggregation(plan, "masked")
-        coordinator = Coordinator.open(folder, plan, start, classes=classes)
+        coordinator = Coordinator.open(folder, plan, start, classes=classes, learning_rate=learning_rate)
         types = {name: np.asarray(array).dtype for name, array in start.items()}
         return cls(Path(folder), plan, coordinator, types)
 

@@ -7,7 +7,7 @@
                                        # as the model has, or all coordinates in a row; fulcrum.TorchGradients is one
     def evaluate(model, assignment):   # at the server, after each round: named numbers, from public records alone
     SOFTMAX_HEAD = "head"              # for a model that is a softmax head: the arrays whose last axis are the classes
-    LEARNING_RATE = 0.1                # if the plan protects persons: the server's factor on the sum of all gradients
+    SERVER_LEARNING_RATE = 0.1         # if the plan protects persons: the server's factor on the mean of all gradients
 
 The functions run at the site of their installation; no code travels. `fulcrum.engines.built_in_training` is built in.
 """
@@ -46,8 +46,8 @@ class TrainingModule:
         gradients: Makes the gradient of the loss of one person's records; the same names and shapes as the model.
         gradient_rows: In the place of `persons` and `gradients`, for modules that Fulcrum maps over persons itself:
             yields matrices of gradients, a row for each person, in the order of the model's coordinates.
-        learning_rate: The server's factor on the sum of all gradients, if the plan protects persons: a public constant,
-            which multiplies after clip and noise. The option "learning_rate" of the server's site comes first.
+        learning_rate: The server's factor on the mean of all gradients, if the plan protects persons: a public
+            constant, which multiplies after clip and noise. The option "learning_rate" of the server comes first.
         evaluate: Measures a model after a round, at the server; None for a module without `evaluate`.
         head: The arrays of the softmax head; empty for a model that the module does not declare as a head.
         may_have_tensors: True if PyTorch was imported together with the module. A silo then runs `start` to see if
@@ -148,6 +148,10 @@ class TrainingModule:
                 again = self._person_row(self.gradients, model, asked_first[0], assignment)
                 if not _are_near(again, asked_first[1]):
                     raise DataError("training.gradients-state", unit=assignment.plan.unit.noun)
+
+    def server_rate(self, unit: PrivacyUnit, options: Mapping[str, Any]) -> float:
+        """Returns the server's learning rate: 1 if silos train, since updates contain the rate of local steps."""
+        return _checked_rate(options.get("learning_rate", self.learning_rate)) if unit.is_within_silo else 1.0
 
     def check_unit(self, unit: PrivacyUnit) -> None:
         """Raises `DataError` unless the module has the functions for the unit of privacy of a plan."""
@@ -251,10 +255,16 @@ def load_training_module(name: str) -> TrainingModule:
     head = (head,) if isinstance(head, str) else head
     if not isinstance(head, tuple) or not all(isinstance(array, str) for array in head):
         raise DataError("training.head-type", module=name, head=head)
-    rate = _number(getattr(module, "LEARNING_RATE", 1.0))
-    if rate is None or not (math.isfinite(rate) and rate > 0):
-        raise DataError("training.module-rate", module=name, learning_rate=module.LEARNING_RATE)
+    rate = _checked_rate(getattr(module, "SERVER_LEARNING_RATE", 1.0))
     return TrainingModule(**functions, learning_rate=rate, head=head, may_have_tensors="torch" in sys.modules)
+
+
+def _checked_rate(value: Any) -> float:
+    """Returns a learning rate of the server as a float, or raises `DataError`."""
+    rate = _number(value)
+    if rate is None or not (math.isfinite(rate) and rate > 0):
+        raise DataError("training.server-rate", learning_rate=value)
+    return rate
 
 
 def _row_of(arrays: Mapping[str, FloatArray]) -> FloatArray:

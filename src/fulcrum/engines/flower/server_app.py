@@ -44,5 +44,9 @@ def run_plan(grid: Grid, on_round: Callable[[RoundResult], None] = lambda _: Non
         metrics = recorder.measure(round_number, model)
         return MetricRecord(metrics) if metrics else None
 
-    strategy = FulcrumStrategy(site.folder, classes=training_module.classes(start), on_round=recorder.record_round)
+    training_module.check_unit(site.plan.unit)
+    rate = training_module.server_rate(site.plan.unit, site.settings.options)
+    strategy = FulcrumStrategy(
+        site.folder, classes=training_module.classes(start), learning_rate=rate, on_round=recorder.record_round
+    )
     strategy.start(grid=grid, initial_arrays=as_record(start), evaluate_fn=evaluate)

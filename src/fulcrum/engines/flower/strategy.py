@@ -56,6 +56,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         state: The folder of the checkpoint; by default the site's own. Required with a plan.
         patience: Seconds that silos have to answer in a stage; by default the site's setting, or 120.
         classes: For a softmax head, the length of the last axis of all arrays; see `Coordinator.open`.
+        learning_rate: For a plan that protects persons, the server's factor on the mean gradient.
         on_round: Called with the summary of every round.
 
     Raises:
@@ -69,6 +70,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         state: str | Path | None = None,
         patience: float | None = None,
         classes: int | None = None,
+        learning_rate: float = 1.0,
         on_round: Callable[[RoundSummary], None] = lambda _: None,
     ) -> None:
         if isinstance(site, Plan | VerifiedPlan):
@@ -80,7 +82,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             self._plan, wait = server.plan, server.settings.patience
             self._state = server.state if state is None else Path(state)
         self._patience = wait if patience is None else patience
-        self._classes, self._on_round = classes, on_round
+        self._classes, self._rate, self._on_round = classes, learning_rate, on_round
         self._nodes: dict[str, int] = {}
 
     @property
@@ -126,7 +128,8 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         last = self._plan.rounds if num_rounds is None else num_rounds
         if not 1 <= last <= self._plan.rounds:
             raise DataError("flower.rounds-range", rounds=self._plan.rounds, num_rounds=last)
-        server = MaskedServer.open(self._state, self._plan, parameters, classes=self._classes)
+        rate = self._rate
+        server = MaskedServer.open(self._state, self._plan, parameters, classes=self._classes, learning_rate=rate)
         _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)
         self.summary()
         result = Result()

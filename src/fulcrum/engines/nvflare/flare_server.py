@@ -47,7 +47,10 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
             training_module = load_training_module(site.settings.train)
             start = training_module.starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
-            coordinator = Coordinator.open(site.state, site.plan, start, classes=training_module.classes(start))
+            training_module.check_unit(site.plan.unit)
+            rate = training_module.server_rate(site.plan.unit, site.settings.options)
+            classes = training_module.classes(start)
+            coordinator = Coordinator.open(site.state, site.plan, start, classes=classes, learning_rate=rate)
             self.rounds_left = site.plan.rounds - coordinator.round_number + 1
             self._coordinator, self._evaluation = coordinator, Evaluation(site, training_module)
             self._report(coordinator, self._evaluation, fl_ctx)

@@ -1,0 +1,253 @@
+"""Plans that protect persons on engines: trusted and masked, the same model as the embedded engine to 1e-5."""
+
+import csv
+
+import numpy as np
+import pytest
+from error_codes import coded
+
+import fulcrum
+from fulcrum.aggregation.site_setup import init_site, site_toml
+from fulcrum.core.masking.masking_messages import Inbox, request_from_bytes
+from fulcrum.core.messages.layout import layout_of
+from fulcrum.core.messages.regional_reply import RegionalSum
+from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
+from fulcrum.core.plan.verified_plan import verified_plan
+from fulcrum.core.silo.masked_release import MaskedSilo
+from fulcrum.core.silo.releasing import release
+from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site
+from fulcrum.core.store.ledger_reading import read_ledger
+from fulcrum.core.training.assignment import Assignment
+from fulcrum.core.training.training_module import load_training_module
+from fulcrum.engines.engine import engine_named
+from fulcrum.engines.local_sites import free_port
+from fulcrum.engines.site_folders import BUILT_IN, Deployment
+from fulcrum.engines.training_check import check_fits
+from fulcrum.errors import DataError
+from fulcrum.planning.files.plan_issue import write_signature
+from fulcrum.server.coordinator import Coordinator
+from fulcrum.server.masked_server import MaskedServer
+from fulcrum.simulation.data.tasks import load_task
+
+pytest.importorskip("cryptography", reason="needs the extra secure")
+
+SIZES = {"north": dict.fromkeys(("a1", "a2", "a3", "a4"), 10), "south": dict.fromkeys(("b1", "b2", "b3", "b4"), 8)}
+SILOS = [silo for members in SIZES.values() for silo in members]
+PARAMETERS = 10  # four features and a bias, two classes
+
+
+@pytest.fixture(scope="module")
+def stays(tmp_path_factory):
+    """A table of stays: patients with one to four stays, one of them with values beyond every range."""
+    path, rng = tmp_path_factory.mktemp("stays") / "stays.csv", np.random.default_rng(5)
+    with path.open("w", newline="") as file:
+        table = csv.writer(file)
+        table.writerow(["silo", "patient", "split", "f1", "f2", "f3", "f4", "label"])
+        for region, members in SIZES.items():
+            for silo, patients in members.items():
+                for patient in range(patients):
+                    for _ in range(rng.integers(1, 5)):
+                        values = rng.uniform(0, 10, size=4).round(3)
+                        label = "yes" if values[0] + (region == "north") > 5 else "no"
+                        split = "test" if patient == 0 else "train"
+                        table.writerow([silo, f"{silo}-{patient}", split, *values, label])
+    return path
+
+
+def made(purpose="research", aggregation="trusted", **options):
+    options = {"rounds": 2, "epsilon": 30.0, "parameters": PARAMETERS, "unit": "person"} | options
+    return fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), purpose=purpose, aggregation=aggregation, **options)
+
+
+def options_of(stays):
+    return {"data": str(stays), "person": "patient", "ranges": "0,10", "learning_rate": 3.0}
+
+
+def embedded(plan, stays):
+    task = load_task(stays, person="patient", ranges="0,10")
+    run = fulcrum.train(plan, task, training=fulcrum.GradientTraining(learning_rate=3.0), seeds=[0])
+    assert np.abs(run.models[0]).max() > 1e-2
+    return run.models[0]
+
+
+@pytest.mark.parametrize("server", ["sum", "momentum", "random-effects"])
+def test_sums_of_trusted_silos_give_the_model_of_the_embedded_engine(stays, server, tmp_path):
+    draft = made(server=server)
+    plan, module = verified_plan(draft), load_training_module(BUILT_IN)
+    start = module.starting_model(options_of(stays))
+    rate = module.server_rate(plan.unit, options_of(stays))
+    assert (rate, module.server_rate(plan.unit, {})) == (3.0, 2.0)
+    classes = module.classes(start)
+    coordinator = Coordinator.open(tmp_path, plan, start, classes=classes, learning_rate=rate)
+    noise = SeededNoiseBySilo(seed=0, silos=len(SILOS))
+    while not coordinator.is_finished:
+        number, model = coordinator.round_number, coordinator.model
+        for region, members in SIZES.items():
+            total = np.zeros(PARAMETERS)
+            for silo in members:
+                task = Assignment(silo=silo, round_number=number, plan=plan, seed=0, options=options_of(stays))
+                rows = module.rows(model, task)
+                total += release(None, plan, silo, number, gradients=rows, model=model, noise=noise).values
+            answer = RegionalSum(
+                plan_digest=plan.digest,
+                region=region,
+                round_number=number,
+                members=tuple(sorted(members)),
+                layout=layout_of(model),
+                step=None,
+                values=total,
+            )
+            coordinator.receive(answer.to_bytes(), region)
+        coordinator.finish_round()
+    assert np.abs(coordinator.model["head"] - embedded(draft, stays)).max() < 1e-5
+
+
+class MaskedSites:
+    """Silos of a masked plan for persons, each with its folder, and a server that drives rounds."""
+
+    def __init__(self, folder, stays, purpose):
+        keys = {silo: fulcrum.new_key(folder / f"{silo}.key") for silo in SILOS}
+        self.draft = made(purpose, "masked", keys=keys, dropouts=1)
+        fulcrum.save_plan(self.draft, folder / "plan.json")
+        issuer = fulcrum.new_key(folder / "issuer.key")
+        write_signature(folder / "plan.json", folder / "issuer.key", purpose=purpose)
+        self.silos, self.folder, self.module = {}, folder, load_training_module(BUILT_IN)
+        for silo in SILOS:
+            home = folder / silo
+            (home / "state").mkdir(parents=True)
+            for name in ("plan.json", "plan.json.sig"):
+                (home / name).write_bytes((folder / name).read_bytes())
+            (home / "site.key").write_bytes((folder / f"{silo}.key").read_bytes())
+            settings = SiteSettings(
+                format=FORMAT,
+                role="silo",
+                name=silo,
+                issuer=issuer,
+                purpose=purpose,
+                train=BUILT_IN,
+                options=options_of(stays),
+            )
+            (home / "site.toml").write_text(site_toml(settings))
+            init_site(Site(folder=home, settings=settings, plan=verified_plan(self.draft)))
+            self.silos[silo] = MaskedSilo(read_site(home, "silo"), self.module)
+        start = self.module.starting_model(options_of(stays))
+        self.server = MaskedServer.open(
+            folder / "server", verified_plan(self.draft), start, classes=2, learning_rate=3.0
+        )
+
+    def run(self):
+        while not self.server.is_finished:
+            self.server.run_round(self._carry)
+        return self.server.model["head"]
+
+    def _carry(self, requests, take):
+        model = self.server.model
+        for silo, request in requests.items():
+            asked = isinstance(request_from_bytes(request), Inbox)
+            take(self.silos[silo].masked_update(request, model) if asked else self.silos[silo].answer(request))
+
+
+def test_masked_sums_give_the_model_of_the_embedded_engine(stays, tmp_path):
+    world = MaskedSites(tmp_path, stays, "research")
+    assert np.abs(world.run() - embedded(world.draft, stays)).max() < 1e-5
+
+
+def test_masked_sums_are_deployed_and_charged_by_person(stays, tmp_path):
+    world = MaskedSites(tmp_path, stays, "deployment")
+    model = world.run()
+    assert np.abs(model).max() > 1e-3
+    with read_ledger(tmp_path / "a1" / "state" / ledger_name("a1")) as ledger:
+        assert [entry.round_number for entry in ledger.entries()] == [1, 2]
+        assert list(ledger.spent_by_unit()) == ["person"]
+        expected = 2 * verified_plan(world.draft).release_cost("a1")["region"]
+        assert ledger.total_cost.shifts["region"] == pytest.approx(expected)
+
+
+def test_data_and_options_that_mix_persons_fail_at_the_silo_alone(stays):
+    plan, module = verified_plan(made()), load_training_module(BUILT_IN)
+
+    def persons(**changes):
+        options = {name: value for name, value in (options_of(stays) | changes).items() if value is not None}
+        return list(module.persons(Assignment(silo="a1", round_number=1, plan=plan, seed=0, options=options)))
+
+    assert len(persons()) == 9  # one patient of ten is held out
+    with pytest.raises(fulcrum.FulcrumError, check=coded("data.persons-unnamed")):
+        persons(data="digits", ranges="0,16", person=None)
+    with pytest.raises(fulcrum.FulcrumError, check=coded("data.unit-fitted")):
+        persons(ranges=None)
+    for option in ("steps", "batch"):
+        with pytest.raises(DataError, check=coded("engine.training-local", option=option)):
+            persons(**{option: 1})
+
+
+def test_a_module_without_gradients_is_refused_before_any_process_starts(tmp_path, monkeypatch):
+    (tmp_path / "only_trains.py").write_text(
+        "import numpy as np\ndef start(options): return {'w': np.zeros(10)}\ndef train(model, assignment): return model\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    learner = load_training_module("only_trains")
+    with pytest.raises(DataError, check=coded("training.gradients-missing", unit="person")):
+        check_fits(learner, made(), learner.starting_model({}))
+    check_fits(learner, made(unit="silo"), learner.starting_model({}))
+
+
+ENGINES = [("nvflare", "trusted"), ("flower", "masked")]
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(("name", "aggregation"), ENGINES)
+def test_an_engine_on_this_machine_learns_the_model_of_the_embedded_engine(name, aggregation, stays, tmp_path):
+    pytest.importorskip({"flower": "flwr"}.get(name, name))
+    engine, plan = engine_named(name), made("research", aggregation)
+    here = Deployment(
+        plan=plan,
+        train=BUILT_IN,
+        options=options_of(stays),
+        host=engine.host_here,
+        port=free_port(following=1),
+        runs_here=True,
+        patience=240.0,
+    )
+    engine.write_kits(here, tmp_path / "kits")
+    done = engine.run_here(here, tmp_path / "kits", on_round=lambda _: None)
+    assert not done.failed
+    assert np.abs(done.model["head"] - embedded(plan, stays)).max() < 1e-5
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(("name", "aggregation"), ENGINES)
+def test_an_engine_deploys_a_plan_for_persons_and_charges_every_silo(name, aggregation, stays, tmp_path):
+    pytest.importorskip({"flower": "flwr"}.get(name, name))
+    engine, plan = engine_named(name), made("deployment", aggregation)
+    here = Deployment(
+        plan=plan,
+        train=BUILT_IN,
+        options=options_of(stays),
+        host=engine.host_here,
+        port=free_port(following=1),
+        runs_here=True,
+        patience=240.0,
+    )
+    engine.write_kits(here, tmp_path / "kits")
+    done = engine.run_here(here, tmp_path / "kits", on_round=lambda _: None)
+    assert not done.failed
+    assert [result.round for result in done.run.rounds] == [1, 2]
+    for silo in SILOS:
+        home = engine.site_folder(tmp_path / "kits", silo)
+        with read_ledger(home / "state" / ledger_name(silo)) as ledger:
+            assert list(ledger.spent_by_unit()) == ["person"]
+            assert ledger.sequence == 2
+
+
+def test_flower_runs_the_sites_module_and_refuses_an_app_that_gives_one_update(stays, tmp_path):
+    pytest.importorskip("flwr", reason="needs the extra flower")
+    from fulcrum.core.training.training_worker import TrainingWorker
+    from fulcrum.engines.flower.client_mod import _Station
+
+    MaskedSites(tmp_path, stays, "deployment")
+    station = _Station(read_site(tmp_path / "a1", "silo"))
+    assert isinstance(station._silo._training, TrainingWorker)
+    settings = tmp_path / "a2" / "site.toml"
+    settings.write_text(settings.read_text().replace(BUILT_IN, ""))
+    with pytest.raises(DataError, check=coded("flower.app-by-person", unit="person")):
+        _Station(read_site(tmp_path / "a2", "silo"))

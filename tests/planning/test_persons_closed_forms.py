@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -133,3 +134,25 @@ def test_a_clip_share_is_on_the_persons_clip_and_changes_no_bound():
     plan = made(clip_norm="auto", parameters=1_000)
     assert 0 < plan.clip_share < 1
     assert plan.node_noise("region") == pytest.approx(made().node_noise("region"), rel=EXACT)
+
+
+def test_lattice_noise_is_paid_for_at_every_epsilon_that_is_stated_as_a_guarantee():
+    """A distance t between noises costs (1 + e^epsilon) t of delta: at a large epsilon more than any reserve."""
+    federation = Federation.from_sizes({"large": [10] * 40, "small": [10] * 3})
+    plan = made(federation, purpose="deployment", parameters=20, neighbours="add-remove", epsilon=4.0, delta=1e-4)
+    raw, stated = plan.gaussian_person_epsilons, plan.person_epsilons
+    assert raw["other_neighbours_inside"] > 100
+    assert stated["other_neighbours_inside"] == math.inf
+    assert stated["other_neighbours_above"] == raw["other_neighbours_above"] < 20
+    assert stated["whole_silo_above"] == raw["whole_silo_above"] > 10
+    assert "no guarantee against the second" in fulcrum.guarantee_of(plan).statement
+    assert [check for check in fulcrum.verify(plan) if not check.holds] == []
+    cost = 10 * 43 * (20 * 2.0**-108 + 2.0**-79) * (1 + math.exp(raw["other_neighbours_above"]))
+    assert plan.reserve >= cost
+    content = plan.content()
+    claimed = msgspec.structs.replace(
+        content,
+        summary=msgspec.structs.replace(content.summary, other_neighbours_inside=raw["other_neighbours_inside"]),
+    )
+    failing = {check.name for check in fulcrum.verify(msgspec.structs.replace(claimed, digest="")) if not check.holds}
+    assert "persons" in failing

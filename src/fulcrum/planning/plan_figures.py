@@ -18,7 +18,9 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.choices import BY_SILO
+from fulcrum.core.lattice import check_parameters, delta_reserve
 from fulcrum.core.plan import figures
+from fulcrum.core.plan.guarantee import NO_PROTECTION
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.privacy_unit import ratio_of_conventions, whole_silo_ratio
 from fulcrum.core.remaining_noise import largest_by, sum_by
@@ -223,8 +225,30 @@ class PlanFigures(PlanData):
         """The further worst epsilons of a plan for persons, by field of `PlanSummary`; empty if silos are protected.
 
         Above and inside in the second convention of neighbours, above for a person with records in two silos (where the
-        plan provides for one silo), and above for a silo as a whole.
+        plan provides for one silo), and above for a silo as a whole. In deployment an epsilon for which the reserve of
+        delta does not cover the distance of lattice noise is infinite; above `NO_PROTECTION` a silo as a whole has the
+        epsilon of Gaussian noise, which words call no protection.
         """
+        further = self.gaussian_person_epsilons
+        if self.purpose != "deployment":
+            return further
+        uncovered = {name for name, epsilon in further.items() if self.further_reserve(epsilon) > self.reserve}
+        if further.get("whole_silo_above", 0.0) > NO_PROTECTION:
+            uncovered.discard("whole_silo_above")
+        return {name: math.inf if name in uncovered else epsilon for name, epsilon in further.items()}
+
+    def further_reserve(self, epsilon: float) -> float:
+        """Returns the part of delta that lattice noise costs at a further epsilon, in a sum of all silos."""
+        return delta_reserve(
+            rounds=self.rounds,
+            parameters=check_parameters(self.parameters),
+            members=len(self.federation),
+            epsilon=epsilon,
+        )
+
+    @cached_property
+    def gaussian_person_epsilons(self) -> dict[str, float]:
+        """The further epsilons of persons, for Gaussian noise; see `person_epsilons`."""
         if not self.unit.is_within_silo:
             return {}
         inner, ratio = self.federation.innermost.name, ratio_of_conventions(self.unit)

@@ -55,6 +55,7 @@ from fulcrum.rules.rule_registry import rule_named
 _LARGEST_CLIP_NORM = 1e50
 _MOST_PARAMETERS = 10**15
 _MOST_PERSONS = 1e12
+_COVERED_EPSILON = 20.0  # of persons beyond the targets: at e^20 the cost of lattice noise is still negligible
 _MOST_RESERVE = 0.01  # of delta, for lattice noise; a delta that can pay more is no promise
 
 
@@ -510,6 +511,9 @@ def _reserve(plan: Plan) -> float:
         )
         for tier in federation.tier_names
     )
+    # Epsilons of persons that still promise something are covered too; larger ones are stated as no guarantee.
+    further = [epsilon for epsilon in plan.gaussian_person_epsilons.values() if epsilon <= _COVERED_EPSILON]
+    reserve = max([reserve, *(2 * plan.further_reserve(epsilon) for epsilon in further)])
     if reserve > plan.delta / 2:
         largest = display_epsilon(float(plan.epsilon_inside.max()))
         observer = inside_observer(federation, plan.aggregation)

@@ -11,6 +11,7 @@
 import math
 from typing import TYPE_CHECKING
 
+from fulcrum.core.plan.guarantee import NO_PROTECTION
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import SILO
 from fulcrum.rounding import rounded_up
@@ -18,9 +19,6 @@ from fulcrum.words.numbers import epsilon_text
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan
-
-_NO_PROTECTION = 10.0
-"""The epsilon of a silo as a whole above which the silo is called unprotected, as in the guarantee of a plan."""
 
 
 def data_of_one(unit: PrivacyUnit) -> str:
@@ -127,7 +125,7 @@ def whole_silo_sentence(plan: "Plan") -> str:
         return ""
     epsilon, many = plan.person_epsilons["whole_silo_above"], size_word(plan.unit)
     place = "outside the federation" if plan.one_group else f"above the {plan.federation.innermost.name}s"
-    if epsilon <= _NO_PROTECTION:
+    if epsilon <= NO_PROTECTION:
         return f"A silo as a whole has epsilon {epsilon_text(epsilon)} {place}, all its data replaced."
     worth = "no guarantee" if math.isinf(epsilon) else f"epsilon {epsilon_text(epsilon)}"
     return (

@@ -26,7 +26,7 @@ FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"
 
 _TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
 
-_NO_PROTECTION = 10.0
+NO_PROTECTION = 10.0
 """An epsilon above this figure is called no protection: by it, the odds of a guess may change by e^10, 22,000 times."""
 
 
@@ -162,7 +162,7 @@ class Guarantee:
                 f"observer{place}."
             )
         whole = persons["whole_silo_above"]
-        bare = " is not protected" if whole is None or whole > _NO_PROTECTION else ""
+        bare = " is not protected" if whole is None or whole > NO_PROTECTION else ""
         sentences.append(
             f"A silo as a whole{bare}: for the replacement of all its data there is {_epsilon(whole)} against the "
             "first observer."

@@ -20,7 +20,7 @@ from pathlib import Path
 from fulcrum.checks import Check
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.plan.earlier_words import EarlierGuarantee
-from fulcrum.core.plan.guarantee import Guarantee
+from fulcrum.core.plan.guarantee import NO_PROTECTION, Guarantee
 from fulcrum.core.plan.plan_file import Epsilon, PlanFile, content_digest, values_by_silo
 from fulcrum.core.plan.plan_reader import SupportsContent, content_in, persons_in, unit_in
 from fulcrum.core.plan.verify_floors import floor_problem
@@ -449,13 +449,27 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
 
 
 def _persons(content: PlanFile, seen: Recomputed) -> Check:
-    """Checks the further epsilons of persons: the second convention, two silos, a silo as a whole."""
+    """Checks the further epsilons of persons: the second convention, two silos, a silo as a whole.
+
+    In deployment the reserve of delta must cover the distance of lattice noise at an epsilon, or the epsilon is no
+    guarantee. A silo as a whole that words call unprotected has the epsilon of Gaussian noise.
+    """
     stated, true = stated_epsilons(content.summary), person_epsilons(seen)  # of the same names: `_problems_of_settings`
     for name, value in true.items():
-        check = _epsilon_check(name, stated[name], value)
+        unprotected = name == "whole_silo_above" and value > NO_PROTECTION
+        continuous = content.purpose != "deployment"
+        covered = unprotected or continuous or _further_cost(content, value) <= content.settings.reserve
+        check = _epsilon_check(name, stated[name], value if covered else math.inf)
         if not check.holds:
             return _check("persons", f"{name.replace('_', ' ')}: {check.detail}")
     return Check(name="persons", holds=True, detail=f"{seen.unit.name}: {len(true)} further epsilons")
+
+
+def _further_cost(content: PlanFile, epsilon: float) -> float:
+    """Returns the part of delta that lattice noise costs at an epsilon, in a sum of all silos; see `_lattice`."""
+    settings = content.settings
+    distance = (settings.parameters or math.inf) * _DISTANCE + _REFUSED
+    return settings.rounds * len(content.silos) * distance * (1 + math.exp(min(epsilon, 700.0)))
 
 
 def _promises(content: PlanFile, seen: Recomputed) -> list[Check]:

@@ -332,3 +332,10 @@ def test_notes_name_persons_in_two_silos_and_silos_with_more_persons_than_declar
     assert f"records in {silos_per_person(part, task.persons)} silos" in notes
     assert "hold more patients than" in notes
     assert "batch" not in notes
+
+
+def test_a_plan_for_records_is_tuned_by_the_rate_of_the_server():
+    made = fulcrum.plan("isic-paper", rounds=2, epsilon=5.0, unit="record")
+    tuned = fulcrum.tune(made, "digits", rounds=[2], learning_rates=[1.0], seeds=2, ranges="0,16")
+    assert {tried.learning_rate for tried in tuned.tries} == {1.0, 2.0}
+    assert tuned.plan.unit == made.unit

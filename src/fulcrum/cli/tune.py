@@ -53,12 +53,27 @@ def tune_command(
     label: Annotated[
         str | None, option("Name of the label column in a CSV or Parquet file. Default: label.", TRAINING)
     ] = None,
+    person_column: Annotated[
+        str | None,
+        option("Name of the column of persons in a CSV or Parquet file, for the unit person. Default: none.", TRAINING),
+    ] = None,
+    ranges: Annotated[
+        str | None,
+        option("Public ranges of the features, as for `fulcrum train`. Default: none.", TRAINING),
+    ] = None,
     style: FormatOption = "table",
 ) -> int:
     """Try rounds, learning rate and recipe on public data, and make a new plan with the same promise."""
     check_output(output)
     old_plan = read_plan(plan_file)
-    learning = TrainingOptions(data=data, data_dir=data_dir, components=components, label=label)
+    learning = TrainingOptions(
+        data=data,
+        data_dir=data_dir,
+        components=components,
+        label=label,
+        person_column=person_column,
+        ranges=ranges,
+    )
     task = load_task(data, **learning.data_options)
     rates = LEARNING_RATES if learning_rates is None else _rates(learning_rates)
     with counting("Tried on public data") as advance:
@@ -68,7 +83,7 @@ def tune_command(
             rounds=None if rounds is None else whole_numbers(rounds, "--rounds"),
             learning_rates=rates,
             seeds=seeds,
-            training=learning.training,
+            training=learning.training_for(old_plan.unit),
             on_try=advance,
         )
     save_plan(tuning.plan, output)

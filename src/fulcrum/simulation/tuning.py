@@ -27,7 +27,7 @@ from fulcrum.planning.variants import plan_with_recipe
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.model_engines import parameters_of
-from fulcrum.simulation.training_runs import LEARNING_RATE, seeds_of, standard_error, train_variants
+from fulcrum.simulation.training_runs import LEARNING_RATE, default_training, seeds_of, standard_error, train_variants
 
 AS_PLANNED = "as planned"
 """The name of the plan's own recipe, if the recipe is not in `TRIED`."""
@@ -111,12 +111,13 @@ def tune(
         rounds: The numbers of rounds to try; 1, 3 and the plan's by default. The plan's number is always tried.
         learning_rates: The learning rates of local steps to try, besides the rate of `training`.
         seeds: Number of seeds, or the seeds.
-        training: Local steps and batch, and the learning rate that counts as planned.
+        training: Local steps and batch, and the learning rate that counts as planned; `GradientTraining` for a plan
+            that protects persons or records.
         on_try: Called with the number of trained combinations, and the total.
         **options: Options of `load_task`.
     """
     task = data if isinstance(data, Task) else load_task(data, **options)
-    training = training or LocalTraining(learning_rate=LEARNING_RATE)
+    training = training or default_training(plan.unit)
     d = _check(plan, task)
     seed_list = seeds_of(seeds)
     recipes, left_out = _recipes(plan, d)

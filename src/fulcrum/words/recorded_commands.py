@@ -27,6 +27,8 @@ _TRAINING = frozenset(
         "--targets",
         "--label",
         "--silo-column",
+        "--person-column",
+        "--ranges",
         "--learning-rate",
         "--steps",
         "--batch",

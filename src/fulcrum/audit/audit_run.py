@@ -31,7 +31,7 @@ from fulcrum.audit.replays.canary_game import CONFIDENCE, TRIALS, audit, check_c
 from fulcrum.audit.replays.played_observers import worst_placement
 from fulcrum.core.messages.membership import index_of
 from fulcrum.core.silo.policy import Policy
-from fulcrum.core.training.training_module import load_training_module
+from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
@@ -122,8 +122,9 @@ def whole_audit(
     if plan.unit.is_within_silo:
         check_canary_silos(plan, canary_silos)
         path = mechanism or AuditedPath(plan=plan)
+        training = None if module is None else load_training_module(module.name)  # early, since replays take minutes
         # Checks without noise never fail by chance, so they need no share of the error.
-        probing.append(lambda _: _checks_of_persons(plan, path, silo, canary_silos, module, seed))
+        probing.append(lambda _: _checks_of_persons(plan, path, silo, canary_silos, seed, module, training))
     elif module is not None:
         raise ParameterError("audit.module-without-persons")
     if engine is not None:
@@ -169,8 +170,9 @@ def _checks_of_persons(
     path: AuditedPath,
     silo: str | None,
     canary_silos: int | None,
-    module: AuditedModule | None,
     seed: int,
+    module: AuditedModule | None,
+    training: TrainingModule | None,
 ) -> list[Probe]:
     """Returns the checks of a silo's sum before noise, and of a person in more silos than the plan provides for."""
     parameters = min(plan.parameters or PARAMETERS, _MOST_PARAMETERS)
@@ -180,8 +182,7 @@ def _checks_of_persons(
     probes = person_probes(silo_sum, plan.unit, lattice=plan.is_deployment)
     if silo is None:
         probes += person_probes(head_sum(seed=seed, node=node), plan.unit, lattice=False)
-    if module is not None:
-        training = load_training_module(module.name)
+    if module is not None and training is not None:
         probes += module_probes(plan, training, name=module.name, silo=node, options=module.options, seed=seed)
     if canary_silos is not None and canary_silos > plan.unit.silos_per_person:
         index = None if silo is None else index_of(plan, silo)

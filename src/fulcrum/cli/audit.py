@@ -1,6 +1,7 @@
 """The command that attacks a plan, a run or a silo's own installation, and shows the results beside the claims."""
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -84,6 +85,8 @@ def audit_command(
     if settings and train is None:
         raise ParameterError("cli.option-without-train")
     if train is not None:
+        if "" not in sys.path:  # a module in the current folder is found, as by `fulcrum up`
+            sys.path.append("")
         module = AuditedModule(name=train, options=dict(map(module_option, settings)))
     check_canary_silos(plan, canary_silos)
     if engine is not None:

@@ -28,7 +28,8 @@ def audit_picture(audit: Audit) -> list[RenderableType]:
     if audit.probes:
         picture.append(
             table(
-                "Noise of real parts, after subtraction of their updates",
+                "Noise of real parts, after subtraction of their updates"
+                + ("" if audit.unit == "silo" else f", and sums of {audit.unit}s without noise"),
                 (
                     Column(key="of", heading="what", figures=False),
                     Column(key="node", heading="whose", figures=False),

@@ -218,7 +218,7 @@ def test_an_engine_on_this_machine_learns_the_model_of_the_embedded_engine(name,
 @pytest.mark.parametrize(("name", "aggregation"), ENGINES)
 def test_an_engine_deploys_a_plan_for_persons_and_charges_every_silo(name, aggregation, stays, tmp_path):
     pytest.importorskip({"flower": "flwr"}.get(name, name))
-    engine, plan = engine_named(name), made("deployment", aggregation)
+    engine, plan = engine_named(name), made("deployment", aggregation, epsilon=5.0)
     here = Deployment(
         plan=plan,
         train=BUILT_IN,

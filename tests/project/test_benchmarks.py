@@ -46,5 +46,6 @@ def test_benchmarks_of_pytorch_and_flower_need_packages_that_make_test_does_not_
     missing = {path.name: every.packages_missing(path) for path in (ROOT / "benchmarks").glob("[a-z]*.py")}
     assert {name: packages for name, packages in missing.items() if packages} == {
         "flower_round.py": ["ray"],
+        "person_gradients.py": ["torch"],
         "torch_round.py": ["torch"],
     }

@@ -53,11 +53,13 @@ class RecordGradients:
         pairs: By parameter of a linear layer, (gradients at outputs, inputs): the gradient of a record is their outer
             product.
         rows: By parameter, the gradient of every record in a row.
+        groups: By weight of a convolution, the number of groups; the rows of such a weight have filters innermost.
         is_by_person: True after the rows were added up by person.
     """
 
     pairs: dict[str, tuple[Any, Any]] = field(default_factory=dict)
     rows: Tensors = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
     is_by_person: bool = False
 
     def norms(self, person_of: Any | None, persons: int) -> Any:
@@ -84,7 +86,7 @@ class RecordGradients:
     def plus(self, further: "RecordGradients") -> "RecordGradients":
         """Returns the sum with the gradients of further records of the same persons, both added up by person."""
         rows = {name: self.rows.get(name, 0.0) + further.rows.get(name, 0.0) for name in self.rows | further.rows}
-        return RecordGradients(rows=rows, is_by_person=True)
+        return RecordGradients(rows=rows, groups=self.groups | further.groups, is_by_person=True)
 
     def drop(self, persons: Any) -> None:
         """Sets the gradients of persons to zero by a mask: NaN and infinity times a factor of zero are not zero."""
@@ -103,7 +105,9 @@ class RecordGradients:
                 outputs, inputs = self.pairs[name]
                 sums[name] = (outputs[part] * own[:, None]).T @ inputs[part]
             elif name in self.rows:
-                sums[name] = (own @ self.rows[name][part]).reshape(shape)
+                added = own @ self.rows[name][part]
+                groups = self.groups.get(name)
+                sums[name] = added.reshape(shape) if groups is None else _filters_first(added, shape, groups)
             else:
                 sums[name] = own.new_zeros(shape)
         return sums
@@ -143,18 +147,23 @@ def gradients_by_layers(
     if any(call.inputs._version != call.version for call in calls):
         raise UnknownLayerError("the inputs of a layer are written to after the call")
     gradients = RecordGradients()
-    uses: dict[str, int] = {}
+    uses: dict[str, list[LayerCall]] = {}
     for call in calls:
         for name in call.names.values():
-            uses[name] = uses.get(name, 0) + 1
+            uses.setdefault(name, []).append(call)
+    for name, used_by in uses.items():  # rows of one parameter must have one order
+        if len({(call.form, call.settings.get("groups")) for call in used_by}) > 1:
+            raise UnknownLayerError(f"{name} is used by layers of several kinds")
     for call in calls:
         if call.output_gradient is None:
             continue
         weight = call.names.get("weight", "")
-        paired = single and call.form is _linear_rows and call.inputs.ndim == 2 and uses.get(weight) == 1
+        paired = single and call.form is _linear_rows and call.inputs.ndim == 2 and len(uses.get(weight, ())) == 1
         if paired:
             gradients.pairs[weight] = call.output_gradient, call.inputs
             del call.names["weight"]
+        if call.form is _convolution_rows and weight:
+            gradients.groups[weight] = call.settings["groups"]
         for argument, rows in call.form(call).items():
             name = call.names[argument]
             gradients.rows[name] = gradients.rows[name] + rows if name in gradients.rows else rows
@@ -276,39 +285,41 @@ def _convolution_call(
 
 
 def _convolution_rows(call: LayerCall) -> Tensors:
-    """Returns the gradients of a convolution: patches of the images, times the gradients at the outputs."""
+    """Returns the gradients of a convolution: patches of the images, times the gradients at the outputs.
+
+    Rows of weights have the order (groups, inputs of a filter, filters of a group), in which the product comes without
+    copies of the gradients at the outputs; `_filters_first` restores the order of the weights in a sum of rows.
+    """
     torch, settings = require_torch(), call.settings
-    gradient, images = call.output_gradient.flatten(2), call.inputs
+    gradient, groups = call.output_gradient, call.settings["groups"]
+    batch, places = len(gradient), gradient.shape[2:]
+    by_place = gradient.movedim(1, -1).reshape(batch, -1, gradient.shape[1])  # a view if channels are innermost
     rows = {}
     if "weight" in call.names:
-        axes = len(settings["kernel"])
-        places = call.output_gradient.shape[2:]
+        axes, images = len(places), call.inputs.contiguous()
         stride, padding, dilation = (
             (value,) * axes if isinstance(value, int) else tuple(value) * (axes // len(value))
             for value in (settings["stride"], settings["padding"], settings["dilation"])
         )
         if any(padding):
             images = torch.nn.functional.pad(images, [side for pad in reversed(padding) for side in (pad, pad)])
-        batch, groups, count = len(images), settings["groups"], math.prod(places)
-        by_place = groups == 1 and images.ndim == 4 and images.is_contiguous(memory_format=torch.channels_last)
-        images = images if by_place else images.contiguous()
         gaps = [step * gap for step, gap in zip(images.stride()[2:], dilation, strict=True)]
         moves = [step * gap for step, gap in zip(images.stride()[2:], stride, strict=True)]
-        if by_place:  # channels are innermost in memory: a row of a patch is copied as a whole
-            patches = images.as_strided(
-                (batch, *places, *settings["kernel"], images.shape[1]), (images.stride(0), *moves, *gaps, 1)
-            ).reshape(batch, count, -1)
-            product = torch.bmm(gradient, patches).unflatten(2, (-1, images.shape[1]))
-            rows["weight"] = product.transpose(2, 3).reshape(batch, -1)
-        else:
-            patches = images.as_strided(
-                (batch, images.shape[1], *settings["kernel"], *places), (*images.stride()[:2], *gaps, *moves)
-            ).reshape(batch * groups, -1, count)
-            outputs = gradient.reshape(batch * groups, -1, count)
-            rows["weight"] = torch.bmm(outputs, patches.transpose(1, 2)).reshape(batch, -1)
+        patches = images.as_strided(
+            (batch, images.shape[1], *settings["kernel"], *places), (*images.stride()[:2], *gaps, *moves)
+        ).reshape(batch * groups, -1, math.prod(places))
+        outputs = by_place
+        if groups > 1:
+            outputs = by_place.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)
+        rows["weight"] = torch.bmm(patches, outputs).reshape(batch, -1)
     if "bias" in call.names:
-        rows["bias"] = gradient.sum(dim=2)
+        rows["bias"] = by_place.sum(dim=1)
     return rows
+
+
+def _filters_first(values: Any, shape: tuple[int, ...], groups: int) -> Any:
+    """Returns a sum of a convolution's rows in the shape of the weights."""
+    return values.reshape(groups, -1, shape[0] // groups).transpose(1, 2).reshape(shape)
 
 
 def _group_norm_call(

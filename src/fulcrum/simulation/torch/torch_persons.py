@@ -5,7 +5,7 @@ parameters of its own. Records are worked through in chunks, person after person
 backward pass by layers (`torch_layers`), or from `torch.func` for a module with other layers. Before training both ways
 are compared with the gradients of single records by the module's own code.
 
-Memory beside records, model and regional sums: all tensors of a chunk together take at most 32 MiB for each thread on
+Memory beside records, model and regional sums: all tensors of a chunk together take at most 64 MiB for each thread on
 the processor, and 8 GiB or two fifths of the free memory on a GPU, whichever is less; one record at least.
 """
 
@@ -49,7 +49,8 @@ from fulcrum.simulation.torch.torch_model import (
 )
 from fulcrum.simulation.torch.torch_steps import SiloSteps, python_state, random_state, same_state
 
-_PROCESSOR_BYTES, _PROCESSOR_RECORDS = 1 << 25, 1_024  # of a chunk; more records leave the cache
+# Of a chunk: fewer records pay more for each call, more records leave the cache.
+_PROCESSOR_BYTES, _PROCESSOR_RECORDS = 1 << 26, 1_024
 _GPU_SHARE, _GPU_BYTES, _GPU_RECORDS = 0.4, 1 << 33, 1 << 20
 _SILOS_AT_ONCE = 8 * SILOS_A_BLOCK  # whose noise is drawn together
 _TRIED, _NEAR, _SHIFT = 6, 1e-3, 0.05

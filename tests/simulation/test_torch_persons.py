@@ -477,3 +477,21 @@ def test_a_training_module_gives_the_rows_of_a_pytorch_module():
     rows = np.concatenate(list(training.rows(model, assignment)))
     expected = gradient_rows(net, features, labels)
     assert near(rows, [-expected[:3].sum(axis=0), -expected[3], -expected[4:].sum(axis=0)])
+
+
+def test_records_of_another_type_change_no_other_row():
+    net = torch.nn.Linear(3, 2)
+    model = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    whole = [(np.full((1, 3), number), np.array([0])) for number in range(4)]  # integers, which a linear layer refuses
+    wide = (np.ones((2, 4), np.float32), np.array([0, 1]))
+    one = (np.full((1, 3), 0.5), np.array([1]))
+
+    def rows(persons):
+        return np.concatenate(list(TorchGradients(net, functional.cross_entropy).rows(model, persons)))
+
+    alone = rows(whole)
+    beside = rows([*whole[:2], one, wide, *whole[2:], None])
+    assert np.isnan(alone).all()
+    assert np.array_equal(beside[[0, 1, 4, 5]], alone, equal_nan=True)
+    assert np.array_equal(beside[2], rows([one])[0])
+    assert np.isnan(beside[[3, 6]]).all()

@@ -94,6 +94,7 @@ class TorchGradients:
     Neighbouring relation: all records of one person. Guarantees:
 
     - a row is a function of the model and of one person's records, summed over the records;
+    - records of different types or shapes are never joined, so no person changes the type of another's records;
     - a person whose records fail, by their shape or in the module's code, has a row of NaN, which the silo counts as
       zero for the person alone;
     - rows come in the order of the persons, and no state is kept between calls.
@@ -175,6 +176,12 @@ class TorchGradients:
         torch = _require_torch()
         total = torch.zeros((len(persons), sum(value.numel() for value in tensors.values())), dtype=torch.float64)
         total[[records is None for records in persons]] = torch.nan
+        # Joined, records of two types become one type: one person would change the records of all others.
+        if len(forms := {_form(records) for records in persons if records is not None}) > 1:
+            for form in forms:
+                alike = [number for number, records in enumerate(persons) if records and _form(records) == form]
+                total[alike] = torch.from_numpy(self._rows_of(tensors, [persons[number] for number in alike]))
+            return np.asarray(total.numpy())
         held = [(number, *records) for number, records in enumerate(persons) if records and len(records[0])]
         try:
             if held:
@@ -204,6 +211,11 @@ class TorchGradients:
         gradients = map_gradients(loss, trained, inputs, targets)
         parts = [gradients.get(name, value.new_zeros((len(inputs), value.numel()))) for name, value in tensors.items()]
         return torch.cat([part.reshape(len(inputs), -1).double().cpu() for part in parts], dim=1)
+
+
+def _form(records: tuple[Any, Any]) -> tuple[Any, ...]:
+    """Returns the types of a person's inputs and targets, and the shapes of one record."""
+    return tuple((part.dtype, tuple(part.shape[1:])) for part in records)
 
 
 def _length(records: tuple[Any, Any] | None) -> int:

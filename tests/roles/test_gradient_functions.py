@@ -123,3 +123,28 @@ def test_gradients_with_rows_take_many_persons_at_a_time(assignment):
 
     [block] = TrainingModule(start=lambda _: MODEL, persons=lambda _: RECORDS, gradients=Rows()).rows(MODEL, assignment)
     assert np.array_equal(block, [-records.sum(axis=0) for records in RECORDS])
+
+
+class Scan:
+    """Records with an open file, which have no copy."""
+
+    def __init__(self, file=None):
+        self.file = file
+
+    def sum(self, axis):
+        return np.ones(5)
+
+
+def test_records_without_a_copy_do_not_end_the_round_of_all(assignment, tmp_path):
+    with (tmp_path / "scan").open("w") as file:
+        rows = rows_of(flat, assignment, [Scan(file), *RECORDS])
+        assert np.array_equal(rows, [-np.ones(5), *(-records.sum(axis=0) for records in RECORDS)])
+        assert len(rows_of(flat, assignment, [Scan(file)])) == 1
+        with pytest.raises(DataError, check=coded("training.gradients-state", unit="person")):
+            rows_of(Momentum(), assignment, [Scan(file), *RECORDS])
+
+
+def test_rounding_of_a_gradient_that_nearly_cancels_is_no_state(assignment):
+    rounding = iter([0.0, 0.0, 0.0, 1e-6])
+    small = [np.full((1, 5), 1e-5), *RECORDS[1:]]
+    assert len(rows_of(lambda model, records: records.sum(axis=0) + next(rounding), assignment, small)) == 3

@@ -118,9 +118,9 @@ class TrainingModule:
           move the release by the gradients of all others.
 
         Raises:
-            DataError: `gradients` gives another gradient when the first person is asked for again after the last: a
-                state, or random numbers, would let one person change the gradients of others. The silo then releases
-                noise alone, and the error stays in the silo's log.
+            DataError: `gradients` gives another gradient when a person is asked for again after the last, the first
+                whose records can be copied: a state, or random numbers, would let one person change the gradients of
+                others. The silo then releases noise alone, and the error stays in the silo's log.
         """
         self.check_unit(assignment.plan.unit)
         if not assignment.plan.unit.is_within_silo:
@@ -140,13 +140,14 @@ class TrainingModule:
                 return
             asked_first: tuple[Any, FloatArray] | None = None
             for records in self.persons(assignment):
-                copied = copy.deepcopy(records) if asked_first is None else None
+                copied = _copy_of(records) if asked_first is None else []
                 row = self._person_row(self.gradients, model, records, assignment)
-                asked_first = asked_first or (copied, row)
+                if copied:
+                    asked_first = copied[0], row
                 yield row
             if asked_first is not None:
                 again = self._person_row(self.gradients, model, asked_first[0], assignment)
-                if not _are_near(again, asked_first[1]):
+                if not _are_near(again, asked_first[1], assignment.plan.clip_norm):
                     raise DataError("training.gradients-state", unit=assignment.plan.unit.noun)
 
     def server_rate(self, unit: PrivacyUnit, options: Mapping[str, Any]) -> float:
@@ -280,11 +281,30 @@ def _flat_row(model: Mapping[str, FloatArray], gradient: Any) -> FloatArray:
     return row.astype(np.float64, copy=False)
 
 
-def _are_near(first: FloatArray, second: FloatArray) -> bool:
-    """Returns True for rows that differ by no more than the rounding of a device that adds in any order."""
+def _copy_of(records: Any) -> list[Any]:
+    """Returns a copy of one person's records in a list; an empty list for records that cannot be copied.
+
+    Records with an open file have no copy, and large records may not fit twice. An error would end the round, and the
+    person would move the release by the gradients of all others.
+    """
+    try:
+        with forked_children_end():
+            return [copy.deepcopy(records)]
+    except KeyboardInterrupt:  # the operator's
+        raise
+    except BaseException:  # the copy runs code of the user's classes, which may raise anything
+        return []
+
+
+def _are_near(first: FloatArray, second: FloatArray, clip_norm: float) -> bool:
+    """Returns True for rows that differ by no more than the rounding of a device that adds in any order.
+
+    A gradient that is much smaller than the terms of its sum is mostly rounding, so a difference is also compared with
+    the clip norm: a person with such a gradient must not end the round of all others.
+    """
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         return bool(np.array_equal(np.isfinite(first), np.isfinite(second)))
-    return bool(np.linalg.norm(first - second) <= 1e-4 * np.linalg.norm(second) + 1e-12)
+    return bool(np.linalg.norm(first - second) <= 1e-4 * max(float(np.linalg.norm(second)), clip_norm))
 
 
 def _number(value: Any) -> float | None:

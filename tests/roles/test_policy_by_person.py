@@ -57,6 +57,21 @@ def test_a_policy_may_ask_for_persons_in_several_silos():
     policy.check(made(silos_per_person=2), "lille")
 
 
+def test_limits_hold_for_a_person_who_is_also_in_the_silo_with_the_largest_epsilon():
+    sizes = {"large": [100.0] * 20, "small": [100.0] * 2}
+    targets = {"region": 4.0, "aggregator": 6.0}
+    options = {"rounds": 10, "epsilon": targets, "unit": "person", "parameters": 6, "purpose": "deployment"}
+    shared, apart = (
+        fulcrum.plan(fulcrum.Federation.from_sizes(sizes), **options, silos_per_person=count) for count in (2, 1)
+    )
+    policy = Policy(largest_epsilon_above=3.0, largest_epsilon_inside=9.0, unit="person")
+    policy.check(apart, "large-1")
+    assert shared.epsilon_above[0] < 3.0  # of persons in silos of this region alone
+    with pytest.raises(PolicyError, check=coded("policy.epsilon-exceeded", silo="large-1")):
+        policy.check(shared, "large-1")
+    Policy(largest_epsilon_above=4.001, largest_epsilon_inside=9.0, unit="person").check(shared, "large-1")
+
+
 def test_a_policy_file_names_its_unit(tmp_path):
     path = tmp_path / "policy.toml"
     lines = 'largest_epsilon_above = 1.0\nlargest_epsilon_inside = 2.0\nunit = "person"\nearlier_units = ["silo"]\n'

@@ -57,7 +57,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             epsilon of one person says nothing about a silo.
         neighbours: For persons and records, the convention of all limits. With "replace" a plan in the convention
             "add-remove" is refused, since its epsilons are about half as large for the same noise.
-        silos_per_person: The least number of silos with records of one person that a plan must provide for.
+        silos_per_person: The least number of silos with records of one person that a plan must provide for. If a plan
+            provides for several silos, the limits are compared with the largest epsilon of all silos.
         earlier_units: Units of earlier releases in the silo's ledger that may be followed by releases in `unit`. Every
             release is then charged in both units, as far as a bound is known; see `ChargedUnit.factor_to`.
     """
@@ -123,7 +124,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             *((f"against the observer {name!r}", name, largest) for name, largest in self.largest_epsilon.items()),
         ]
         for where, observer, largest in limits:
-            epsilon = figures.recomputed.epsilon(observer)[index]
+            epsilon = figures.epsilon(observer, index)
             if not epsilon <= largest:  # not `epsilon > largest`, which lets nan pass
                 epsilon = display_epsilon(epsilon)
                 raise PolicyError("policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=epsilon)
@@ -181,6 +182,15 @@ class _Figures:
     plan: VerifiedPlan
     members: dict[str, list[str]]
     recomputed: Recomputed
+
+    def epsilon(self, observer: str, index: int) -> float:
+        """Returns the epsilon of a silo against an observer.
+
+        A person in several silos may be in the silo with the largest epsilon, and the plan does not know which silos
+        share persons: the largest epsilon of all silos then counts.
+        """
+        epsilons = self.recomputed.epsilon(observer)
+        return max(epsilons) if self.plan.unit.silos_per_person > 1 else epsilons[index]
 
     @classmethod
     def of(cls, plan: SupportsContent) -> Self:

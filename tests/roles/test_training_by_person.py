@@ -184,6 +184,15 @@ def test_in_process_training_gives_the_same_rows_and_hides_the_same_failures(wor
     ]
 
 
+def test_a_row_of_none_does_not_leave_out_all_later_persons(world):
+    class Learner:
+        def rows(self, model, assignment):
+            yield from (np.ones(7), None, np.ones(7))
+
+    with pytest.raises(TrainingFailedError, check=coded("training.rows-shape")):
+        list(InProcessTraining(Learner()).rows(MODEL, world.assignment()))
+
+
 def test_blocks_of_another_width_fail_the_training(world, monkeypatch):
     body = MODULE + "\ngradient_rows = lambda model, assignment: [np.ones((2, 7)), np.ones((2, 1))]\n"
     learner = module(world.folder, monkeypatch, body)

@@ -22,6 +22,9 @@ from fulcrum.errors import error_messages
 
 _Result = TypeVar("_Result")
 
+_END = object()
+"""Stands after the last row."""
+
 _REPORT = 4 * 2**20
 """Bytes of memory that stay free for the report of a failed training."""
 
@@ -49,7 +52,8 @@ class InProcessTraining:
         """Yields the rows of all persons; every failure is an error as in `update`."""
         parameters = sum(array.size for array in model.values())
         rows = self._calling(lambda: self._training.rows(model, assignment))
-        while (block := self._calling(lambda: next(rows, None))) is not None:
+        # No value of training ends the rows: a None in the place of one person's row would leave out all later persons.
+        while (block := self._calling(lambda: next(rows, _END))) is not _END:
             if np.ndim(block) not in (1, 2) or np.shape(block)[-1] != parameters:
                 raise TrainingFailedError("training.rows-shape", shape=np.shape(block), parameters=parameters)
             yield np.atleast_2d(block)

@@ -10,6 +10,7 @@ import pytest
 
 import fulcrum
 from fulcrum.core.lattice import lattice_step
+from fulcrum.core.noise import mechanism as mechanisms
 from fulcrum.core.noise.mechanism import GaussianMechanism, LatticeMechanism, apply_by_person
 from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.readers.federation import Federation
@@ -168,3 +169,16 @@ def test_the_second_cut_is_within_a_hundredth_of_the_finest_lattice_of_a_plan():
     for parameters, weight, clip in itertools.product((1, 2, 3, 1_000), (1e-6, 0.3, 1.0), (0.01, 1.0, 50.0)):
         step = lattice_step(least_weight=weight, clip_norm=clip, parameters=parameters)
         assert math.sqrt(parameters) * step <= 0.01 * weight * clip * (1 + 1e-9)
+
+
+def test_a_row_that_changes_after_it_was_measured_is_added_as_it_was_measured(monkeypatch):
+    row, clip = np.array([0.5, 0.5]), mechanisms.clip
+
+    def clip_and_change(update, norm, share=1.0):
+        clipped = clip(update, norm, share)
+        row[:] = 1e6  # as a copy from a device that has not ended, or another thread
+        return clipped
+
+    monkeypatch.setattr(mechanisms, "clip", clip_and_change)
+    total = mechanisms.sum_by_person(gaussian(1.0, 1.0, 9.0), [row], 2)
+    assert total.tolist() == [0.5, 0.5]

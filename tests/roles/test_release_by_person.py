@@ -162,6 +162,13 @@ def test_a_sum_is_released_in_its_own_round_of_its_own_plan_alone(deployment, le
         GradientSum(ROWS, layout_of({"update": np.zeros(34)}), sound, "lille", 1),
     ):
         refused(deployment, "release.sum-of-other-release", gradients=wrong, model=MODEL, ledger=ledger)
+
+    class Unclipped(GradientSum):
+        def values(self, mechanism):
+            return np.full(len(ROWS[0]), 2**40)
+
+    forged = Unclipped(ROWS, layout, sound, "lille", 1)
+    refused(deployment, "release.gradients-type", gradients=forged, model=MODEL, ledger=ledger)
     assert release(None, deployment, "lille", 1, gradients=total, model=MODEL, ledger=ledger).round_number == 1
     silos = verified_plan(fulcrum.plan("isic-paper", rounds=2, epsilon=1.0))
     with pytest.raises(ReleaseError, check=coded("release.gradients-unexpected")):

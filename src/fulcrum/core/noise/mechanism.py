@@ -136,8 +136,9 @@ def sum_by_person(
         if rows.ndim != 2 or rows.shape[1] != parameters:
             raise ParameterError("clip.row-shape", shape=np.shape(block), parameters=parameters)
         for row in rows:
+            own = np.array(row, dtype=np.float64)  # a copy: the row that is measured is the row that is added
             try:
-                clipped = clip(np.asarray(row, dtype=np.float64), mechanism.clip_norm, mechanism.clip_share)
+                clipped = clip(own, mechanism.clip_norm, mechanism.clip_share)
             except DivergedUpdateError:
                 if on_diverged is not None:
                     on_diverged()

@@ -55,6 +55,8 @@ class PrivacyUnit:
             raise ParameterError("unit.silo-alone", unit=self.name)
         if self.label and not (self.label.isalpha() and self.label.islower() and len(self.label) <= 32):
             raise ParameterError("unit.label-invalid", label=self.label)
+        if self.label in UNITS and self.label != self.name:  # sentences would promise another unit's protection
+            raise ParameterError("unit.label-of-other-unit", label=self.label, unit=self.name)
 
     @property
     def is_within_silo(self) -> bool:

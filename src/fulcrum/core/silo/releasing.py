@@ -318,8 +318,10 @@ def _sum_of(
     gradients: Iterable[Any] | GradientSum, layout: Layout, plan: VerifiedPlan, silo: str, round_number: int
 ) -> GradientSum:
     """Returns the clipped sum of rows; refuses a sum that was made for another release."""
-    if type(gradients) is not GradientSum:  # a subclass could hold a sum that nobody clipped
+    if not isinstance(gradients, GradientSum):
         return GradientSum(gradients, layout, plan, silo, round_number)
+    if type(gradients) is not GradientSum:  # a subclass could hold a sum that nobody clipped
+        raise ReleaseError("release.gradients-type", type_name=type(gradients).__name__)
     # A sum of another plan has another clip, weight and lattice.
     if gradients.release_key != (plan.digest, silo, round_number, layout.digest):
         raise ReleaseError("release.sum-of-other-release", silo=silo, round_number=round_number)

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from fulcrum.errors import error_messages
 
 _Result = TypeVar("_Result")
 
-_END = object()
+_END: Any = object()
 """Stands after the last row."""
 
 _REPORT = 4 * 2**20

@@ -243,7 +243,7 @@ BAD = [
         ["--unit", "person", "--information", "2"],
         "and the unit of privacy is the person. Leave information and floor out",
     ),
-    (["--unit", "person", "--injection", "aggregator"], "Use injection silo with the unit person"),
+    (["--unit", "person", "--injection", "aggregator"], "Set injection to silo"),
 ]
 
 

@@ -54,7 +54,12 @@ def answers(monkeypatch, by_recipe):
         found = [
             [by_recipe(tuning._own_recipe(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds
         ]
-        return TrainedVariants(accuracy=np.array(found), worst_region=np.array(found), reference=np.ones(len(seeds)))
+        return TrainedVariants(
+            accuracy=np.array(found),
+            worst_region=np.array(found),
+            reference=np.ones(len(seeds)),
+            reference_worst_region=np.ones(len(seeds)),
+        )
 
     monkeypatch.setattr(tuning, "train_variants", trained)
 

@@ -219,8 +219,9 @@ def test_least_noise_weights_of_silos_that_all_differ_are_bounded_as_weights_bet
     assert time.monotonic() - began < 5
     assert (reply.status, json.loads(reply.body)["error"]) == (
         422,
-        "weights of least noise, with a promise inside too, take minutes for more than 1,000 silos that differ in their "
-        "region or their declared epsilon. Choose another rule, or use: fulcrum plan",
+        "the page does not compute weights of least noise for two targets, above and inside the region, where more than "
+        "1,000 silos differ in their region or their declared epsilon: that takes minutes. Choose another rule for "
+        "weights, or run: fulcrum plan",
     )
 
 

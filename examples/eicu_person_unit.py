@@ -18,7 +18,7 @@ Limits of the table, to be stated wherever its numbers stand:
   the mean patient, which needs little learning. Rows with one round show little of what a longer training would learn.
 - Standard errors are over splits of one data set, which overlap, and so understate the error for new patients.
 
-Run: FULCRUM_DATA=... python paper/person_unit.py. The tables of eICU lie in the folder `federations` of FULCRUM_DATA.
+Run: FULCRUM_DATA=... python examples/eicu_person_unit.py. The tables of eICU lie in the folder `federations` there.
 """
 
 import argparse

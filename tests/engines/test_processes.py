@@ -64,7 +64,12 @@ def _check_until(sites, deadline):
         time.sleep(0.01)
 
 
-ENDS, WAITS = "raise SystemExit(3)", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+ENDS, WAITS = (
+    "raise SystemExit(3)",
+    "import subprocess, sys; subprocess.run([sys.executable, '-c', '{}'])".format(
+        "import time; time.sleep(600)"  # not input(), which ends at once where the tests have no standard input
+    ),
+)
 
 
 @pytest.fixture
@@ -89,7 +94,9 @@ def test_no_process_of_a_site_outlives_the_with(tmp_path, deployment):
     """The process that a site started itself is ended too, and so is a site that was started twice."""
     with sites_in(tmp_path, deployment, WAITS) as sites:
         sites.start(WAITS)
+        deadline = time.monotonic() + 60
         while len(sites.processes_of(WAITS)) < 2:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         sites.check()
     assert sites.processes_of(WAITS) == []

@@ -453,7 +453,8 @@ def test_a_module_that_mapping_would_train_otherwise_is_trained_silo_by_silo(tas
     monkeypatch.setattr(torch_steps, "layers_by_products", lambda shared: contextlib.nullcontext())  # trains what pads
     run = fulcrum.train(PLAN, task, model=lambda: Reading(drop=drop), training=TRAINING)
     assert run.notes[-1].endswith(
-        ": the module or its loss gives other gradients mapped over silos than for a silo alone."
+        ": the module or its loss gives other gradients for many silos in one call (torch.func.vmap) than for a silo "
+        "alone. Remove what depends on other records or on earlier calls, such as batch normalisation or a counter."
     )
 
 
@@ -467,7 +468,8 @@ def test_a_module_that_counts_its_calls_elsewhere_is_trained_silo_by_silo(task):
 
     run = fulcrum.train(PLAN, task, model=Hooked, training=TRAINING)
     assert run.notes[-1].endswith(
-        ": the module or its loss gives other gradients mapped over silos than for a silo alone."
+        ": the module or its loss gives other gradients for many silos in one call (torch.func.vmap) than for a silo "
+        "alone. Remove what depends on other records or on earlier calls, such as batch normalisation or a counter."
     )
 
 

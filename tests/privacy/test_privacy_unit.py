@@ -67,6 +67,7 @@ def test_the_sensitivity_of_a_person_is_the_diameter_or_the_radius(neighbours, i
         ({"name": "person", "label": "patient\n"}, "unit.label-invalid"),
         ({"name": "person", "label": "p" * 33}, "unit.label-invalid"),
         ({"name": "record", "label": "person"}, "unit.label-of-other-unit"),
+        ({"name": "record", "label": "patient"}, "unit.label-of-other-unit"),
         ({"name": "person", "label": "silo"}, "unit.label-of-other-unit"),
     ],
 )
@@ -171,3 +172,18 @@ def test_a_release_charges_for_a_person_in_several_silos():
     alone = [sound.release_cost_alone(FEDERATION.silo_name(silo)) for silo in range(4)]
     assert alone == pytest.approx([cost["silo"] for cost in costs], rel=1e-12)
     assert alone == pytest.approx([8 / float(s) ** 2 for s in sound.noise_multiplier], rel=1e-12)
+
+
+def test_the_epsilon_of_every_silo_covers_its_persons_in_other_silos():
+    """A person of a silo with much noise may also be in a silo with little noise."""
+    sizes = {"large": [40] * 6, "small": [40, 40]}
+    shared = plan(Federation.from_sizes(sizes), rounds=5, epsilon=1.0, unit="person", silos_per_person=2)
+    alone = plan(Federation.from_sizes(sizes), rounds=5, epsilon=1.0, unit="person")
+    inside = shared.epsilon_inside
+    assert alone.epsilon_inside[0] > 1.5 * alone.epsilon_inside[-1]
+    assert inside == pytest.approx([inside.max()] * 8, rel=1e-12)
+    content = shared.content()
+    assert [check for check in fulcrum.verify(content) if not check.holds] == []
+    silo = msgspec.structs.replace(content.silos[-1], epsilon=content.silos[-1].epsilon | {"silo": 1.0})
+    understated = msgspec.structs.replace(content, silos=[*content.silos[:-1], silo], digest="")
+    assert "epsilon at silo" in {check.name for check in fulcrum.verify(understated) if not check.holds}

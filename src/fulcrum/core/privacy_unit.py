@@ -35,7 +35,7 @@ class PrivacyUnit:
         name: The name of the unit in plan files: "silo", "person" or "record".
         neighbours: "replace": the data of one unit are replaced. "add-remove": the data of one unit come or go.
         silos_per_person: h, the largest number of silos that hold records of one person, over all rounds and plans.
-        label: The word for a person or a record in sentences, such as "patient"; empty for the name of the unit.
+        label: The word for a person in sentences, such as "patient"; empty for the name of the unit.
         is_cut: True in deployment, where the sum of a silo's persons is cut to a lattice after its clip.
     """
 
@@ -55,7 +55,8 @@ class PrivacyUnit:
             raise ParameterError("unit.silo-alone", unit=self.name)
         if self.label and not (self.label.isalpha() and self.label.islower() and len(self.label) <= 32):
             raise ParameterError("unit.label-invalid", label=self.label)
-        if self.label in UNITS and self.label != self.name:  # sentences would promise another unit's protection
+        # Sentences would promise the protection of another unit: "every patient" of a plan that protects records.
+        if self.label and (self.name == "record" or self.label in ("silo", "record")):
             raise ParameterError("unit.label-of-other-unit", label=self.label, unit=self.name)
 
     @property

@@ -159,6 +159,8 @@ class PlanFigures(PlanData):
     ) -> FloatArray:
         """Returns by silo the epsilon against an observer of `tier`; see `effective_multiplier`."""
         shift = self._shift(tier, colluders=colluders, dropouts=dropouts)
+        if self.unit.silos_per_person > 1:  # a person of the silo may also be in the silo with the largest shift
+            shift = np.full_like(shift, shift.max())
         delta = self.target.accounted_delta
         spent = epsilon_of_shifts(shift, delta=delta, accountant=self.accountant)
         declared = self.federation.preferences

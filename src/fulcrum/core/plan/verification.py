@@ -298,7 +298,10 @@ class Recomputed:
     def epsilon(self, tier: str) -> list[float]:
         """Returns by silo the epsilon against an observer of a tier, of this plan and all releases before."""
         if tier not in self._epsilon:
-            self._epsilon[tier] = self.epsilon_at(tier, self.effective(tier))
+            epsilons = self.epsilon_at(tier, self.effective(tier))
+            # A person in several silos may be in the silo with the largest epsilon, so this epsilon counts for all.
+            several = self.unit.silos_per_person > 1
+            self._epsilon[tier] = [max(epsilons)] * len(epsilons) if several else epsilons
         return self._epsilon[tier]
 
     def epsilon_at(self, tier: str, multipliers: Iterable[float]) -> list[float]:

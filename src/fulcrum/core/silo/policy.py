@@ -124,7 +124,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             *((f"against the observer {name!r}", name, largest) for name, largest in self.largest_epsilon.items()),
         ]
         for where, observer, largest in limits:
-            epsilon = figures.epsilon(observer, index)
+            epsilon = figures.recomputed.epsilon(observer)[index]
             if not epsilon <= largest:  # not `epsilon > largest`, which lets nan pass
                 epsilon = display_epsilon(epsilon)
                 raise PolicyError("policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=epsilon)
@@ -182,15 +182,6 @@ class _Figures:
     plan: VerifiedPlan
     members: dict[str, list[str]]
     recomputed: Recomputed
-
-    def epsilon(self, observer: str, index: int) -> float:
-        """Returns the epsilon of a silo against an observer.
-
-        A person in several silos may be in the silo with the largest epsilon, and the plan does not know which silos
-        share persons: the largest epsilon of all silos then counts.
-        """
-        epsilons = self.recomputed.epsilon(observer)
-        return max(epsilons) if self.plan.unit.silos_per_person > 1 else epsilons[index]
 
     @classmethod
     def of(cls, plan: SupportsContent) -> Self:

@@ -43,7 +43,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "audit"))
 import faults  # type: ignore[import-not-found]
 from peers.environments import HERE, installed
 
-from fulcrum.planning.plan_figures import with_noise
+from fulcrum.planning.content.plan_figures import with_noise
 
 TRIALS = 6_000
 LONGEST_AUDIT, LONGEST_MILLION, LEAST_REACH = 120.0, 30.0, 0.95

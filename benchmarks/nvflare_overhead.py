@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.engines.nvflare.nvflare_kits import write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import run_here
+from fulcrum.engines.nvflare.kits.nvflare_kits import write_kits
+from fulcrum.engines.nvflare.kits.nvflare_loopback import run_here
 from fulcrum.engines.site_folders import Deployment
 
 PROMISE = 1.3  # for the head of the digits, and for a large model with every site on one machine

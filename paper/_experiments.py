@@ -28,8 +28,8 @@ import fulcrum
 from fulcrum.arrays import FloatArray
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import FulcrumError
-from fulcrum.planning.advice import signal_to_noise
-from fulcrum.planning.comparison import least_influence
+from fulcrum.planning.comparisons.comparison import least_influence
+from fulcrum.planning.content.advice import signal_to_noise
 from fulcrum.readers.profiles import RECORDS, profile
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task, load_task

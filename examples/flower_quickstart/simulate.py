@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.flower.kits.flower_sites import write_sites
 from fulcrum.engines.site_folders import Deployment
 
 HERE = Path(__file__).parent

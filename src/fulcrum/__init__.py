@@ -8,6 +8,7 @@
 A public name is imported at its first use: `import fulcrum` alone loads no further module.
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `__getattr__`
@@ -63,23 +64,23 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.errors import SignatureError as SignatureError
     from fulcrum.errors import StorageError as StorageError
     from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
-    from fulcrum.planning.advice import Advice as Advice
-    from fulcrum.planning.advice import advice_on as advice_on
-    from fulcrum.planning.comparison import Comparison as Comparison
-    from fulcrum.planning.comparison import compare as compare
+    from fulcrum.planning.comparisons.comparison import Comparison as Comparison
+    from fulcrum.planning.comparisons.comparison import compare as compare
+    from fulcrum.planning.content.advice import Advice as Advice
+    from fulcrum.planning.content.advice import advice_on as advice_on
+    from fulcrum.planning.content.plan_document import guarantee_of as guarantee_of
     from fulcrum.planning.files.differences import Difference as Difference
     from fulcrum.planning.files.differences import differences as differences
     from fulcrum.planning.files.plan_from_file import read_plan as read_plan
     from fulcrum.planning.files.plan_issue import check_signature as check_signature
     from fulcrum.planning.files.plan_issue import new_key as new_key
     from fulcrum.planning.files.plan_issue import sign_plan as sign_plan
+    from fulcrum.planning.inputs.settings import Settings as Settings
+    from fulcrum.planning.inputs.targets import Target as Target
     from fulcrum.planning.plan import Plan as Plan
     from fulcrum.planning.plan import save_plan as save_plan
-    from fulcrum.planning.plan_document import guarantee_of as guarantee_of
     from fulcrum.planning.planner import plan as plan
     from fulcrum.planning.replanning import replan as replan
-    from fulcrum.planning.settings import Settings as Settings
-    from fulcrum.planning.targets import Target as Target
     from fulcrum.planning.theory.allocation import ALLOCATIONS as ALLOCATIONS
     from fulcrum.planning.theory.allocation import Requirement as Requirement
     from fulcrum.planning.theory.allocation import allocate as allocate
@@ -130,12 +131,12 @@ _MODULES = {
     "ACCOUNTANTS": "core.choices",
     "ALLOCATIONS": "planning.theory.allocation",
     "PROFILES": "readers.profiles",
-    "Advice": "planning.advice",
+    "Advice": "planning.content.advice",
     "AllocationError": "errors",
     "Allowance": "core.store.ledger_entries",
     "Assumptions": "core.store.ledger_entries",
     "Check": "checks",
-    "Comparison": "planning.comparison",
+    "Comparison": "planning.comparisons.comparison",
     "Cost": "core.store.ledger_entries",
     "Coupling": "planning.theory.prior",
     "DataError": "errors",
@@ -185,10 +186,10 @@ _MODULES = {
     "SeededNoise": "core.noise.noise_sources",
     "ServerRule": "rules.server_rule",
     "ServerState": "rules.server_rule",
-    "Settings": "planning.settings",
+    "Settings": "planning.inputs.settings",
     "SignatureError": "errors",
     "StorageError": "errors",
-    "Target": "planning.targets",
+    "Target": "planning.inputs.targets",
     "Task": "simulation.data.tasks",
     "Tier": "core.topology",
     "Topology": "core.topology",
@@ -202,17 +203,17 @@ _MODULES = {
     "UnreachableTargetError": "errors",
     "VerifiedPlan": "core.plan.verified_plan",
     "Withheld": "core.messages.regional_reply",
-    "advice_on": "planning.advice",
+    "advice_on": "planning.content.advice",
     "allocate": "planning.theory.allocation",
     "check_signature": "planning.files.plan_issue",
-    "compare": "planning.comparison",
+    "compare": "planning.comparisons.comparison",
     "compare_trained": "simulation.trials",
     "dataset_task": "simulation.data.datasets",
     "differences": "planning.files.differences",
     "dispersion": "planning.theory.exposure",
     "epsilon_of": "planning.theory.calibration",
     "exposure_of": "planning.theory.exposure",
-    "guarantee_of": "planning.plan_document",
+    "guarantee_of": "planning.content.plan_document",
     "load_task": "simulation.data.tasks",
     "new_key": "planning.files.plan_issue",
     "noise_for": "planning.theory.calibration",
@@ -251,6 +252,19 @@ _WITH_EARLIER_MEMBERS = frozenset({"Allowance", "Cost", "Guarantee", "Ledger", "
 __all__ = list(_MODULES)
 
 if not TYPE_CHECKING:
+
+    class _MovedModules:
+        """Finds a module at its earlier place; Python asks here last, for a name that no file has."""
+
+        @staticmethod
+        def find_spec(name: str, *_: object) -> object:
+            if not name.startswith("fulcrum."):
+                return None
+            from importlib import import_module
+
+            return import_module("fulcrum.moved_names").spec_of(name)
+
+    sys.meta_path.append(_MovedModules)
 
     def __getattr__(name: str) -> Any:
         from importlib import import_module

@@ -29,7 +29,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def plain_cell(cell: str) -> str:
-    """Returns the text of a cell that `csv_text` wrote."""
+    """Returns the original text of a cell: without the apostrophe that `csv_text` put before a formula."""
     return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
 
 

@@ -20,8 +20,8 @@ from fulcrum.audit.learning.property_inference import (
 )
 from fulcrum.audit.learning.record_attacks import record_findings
 from fulcrum.audit.replays.canary_game import audit
-from fulcrum.planning.comparison import least_influence
-from fulcrum.planning.plan_figures import with_noise, with_uniform_noise
+from fulcrum.planning.comparisons.comparison import least_influence
+from fulcrum.planning.content.plan_figures import with_noise, with_uniform_noise
 from fulcrum.planning.theory.prior import lateral_floor
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining

@@ -13,7 +13,7 @@ from fulcrum.audit.replays.audited_path import AuditedPath, silo_release
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.audit.replays.played_observers import MOST_REGIONS, MOST_RELEASES, stages_of
 from fulcrum.core.accounting import epsilon_of_shift
-from fulcrum.planning.plan_figures import with_noise
+from fulcrum.planning.content.plan_figures import with_noise
 
 
 def finding(found, node, observer):

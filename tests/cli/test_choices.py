@@ -6,18 +6,18 @@ from typing import get_args, get_type_hints
 import pytest
 
 from fulcrum.audit.integration.engine_runs import ENGINES
-from fulcrum.cli.audit import audit_command
 from fulcrum.cli.command_line import app, run
-from fulcrum.cli.compare import compare_command
-from fulcrum.cli.plans import export
-from fulcrum.cli.silos import keygen
-from fulcrum.cli.target_options import TargetOptions
-from fulcrum.cli.training_options import Targets
+from fulcrum.cli.plan_commands.compare import compare_command
+from fulcrum.cli.plan_commands.plans import export
+from fulcrum.cli.plan_commands.silos import keygen
+from fulcrum.cli.run_commands.audit import audit_command
+from fulcrum.cli.shared_options.target_options import TargetOptions
+from fulcrum.cli.shared_options.training_options import Targets
 from fulcrum.core.plan.keys import KINDS
 from fulcrum.errors import listing
 from fulcrum.planning.files.exports import EXPORTS
-from fulcrum.planning.recipes import RECIPES
-from fulcrum.planning.settings import RecipeName, declared_settings
+from fulcrum.planning.inputs.recipes import RECIPES
+from fulcrum.planning.inputs.settings import RecipeName, declared_settings
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.simulation.data.tasks import TARGETS
 from fulcrum.simulation.trials import SIZE_LAWS

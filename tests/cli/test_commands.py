@@ -80,12 +80,12 @@ def test_verify_as_json_says_what_a_sound_plan_is_worth_against_both_observers(c
 @pytest.mark.parametrize(
     ("arguments", "work"),
     [
-        (["plan", "mild", "--rounds", 1, "--epsilon", 1], "fulcrum.cli.plans.plan"),
-        (["export", "plan.json", "--to", "csv"], "fulcrum.cli.plans.export_plan"),
-        (["report", "plan.json"], "fulcrum.cli.report.report"),
-        (["report", "plan.json", "-o", "report.html", "--registry"], "fulcrum.cli.report.report"),
-        (["tune", "plan.json", "--data", "digits"], "fulcrum.cli.tune.load_task"),
-        (["replan", "plan.json", "--federation", "mild", "--ledgers", "."], "fulcrum.cli.silos.replan"),
+        (["plan", "mild", "--rounds", 1, "--epsilon", 1], "fulcrum.cli.plan_commands.plans.plan"),
+        (["export", "plan.json", "--to", "csv"], "fulcrum.cli.plan_commands.plans.export_plan"),
+        (["report", "plan.json"], "fulcrum.cli.plan_commands.report.report"),
+        (["report", "plan.json", "-o", "report.html", "--registry"], "fulcrum.cli.plan_commands.report.report"),
+        (["tune", "plan.json", "--data", "digits"], "fulcrum.cli.run_commands.tune.load_task"),
+        (["replan", "plan.json", "--federation", "mild", "--ledgers", "."], "fulcrum.cli.plan_commands.silos.replan"),
     ],
 )
 @pytest.mark.parametrize(("place", "why"), [("folder", "it is a folder. Name a file"), ("none/at/all", "No such file")])
@@ -509,7 +509,9 @@ NEED_DIGITS = (
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_and_exit_code_two(command, name):
+def test_bad_input_is_one_line_and_exit_code_two(command, name, monkeypatch):
+    monkeypatch.setenv("FULCRUM_DATA", ".")  # the same refusals with and without the real feature files
+    Path("cifar10.npz").touch()
     Path("silos.csv").write_text(CSV)
     Path("bad.csv").write_text("silo,records,region\nlille,-3,north\n")
     command("plan", "mild", "--rounds", 10, "--epsilon", 1, "-o", "plan.json")

@@ -8,10 +8,10 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.command_line import run
-from fulcrum.cli.options import RecipeOption, ServerOption, WeightsOption
+from fulcrum.cli.shared_options.options import RecipeOption, ServerOption, WeightsOption
 from fulcrum.core.choices import WEIGHTS
 from fulcrum.errors import listing
-from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.inputs.recipes import RECIPES
 from fulcrum.rules.rule_registry import known_rules
 from fulcrum.simulation.data.tasks import DATA_VARIABLE
 from fulcrum.views.terminal.screen import QUIET_FOR, progress

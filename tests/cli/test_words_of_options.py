@@ -1,9 +1,9 @@
 import shlex
 
-from fulcrum.cli.deployments import SiteOptions
-from fulcrum.cli.options import words_of
-from fulcrum.cli.target_options import TargetOptions
-from fulcrum.cli.training_options import TrainingOptions
+from fulcrum.cli.run_commands.deployments import SiteOptions
+from fulcrum.cli.shared_options.options import words_of
+from fulcrum.cli.shared_options.target_options import TargetOptions
+from fulcrum.cli.shared_options.training_options import TrainingOptions
 
 
 def test_options_are_said_as_they_are_typed_and_only_where_they_are_not_the_usual():

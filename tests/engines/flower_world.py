@@ -13,7 +13,7 @@ from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.flower.client_mod import _station_of, fulcrum_mod
 from fulcrum.engines.flower.flower_records import ARRAYS
-from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.flower.kits.flower_sites import write_sites
 from fulcrum.engines.flower.strategy import answer_in
 from fulcrum.engines.site_folders import Deployment
 

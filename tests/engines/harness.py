@@ -15,9 +15,9 @@ import fulcrum
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.local_sites import free_port, processes
-from fulcrum.engines.nvflare.console import session
-from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import FlareSites
+from fulcrum.engines.nvflare.kits.console import session
+from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_kits
+from fulcrum.engines.nvflare.kits.nvflare_loopback import FlareSites
 
 SITE_CODE = Path(__file__).parent / "site"
 MEMBERS = {"north": ["a1", "a2"], "mid": ["b1", "b2", "b3"], "south": ["c1"]}

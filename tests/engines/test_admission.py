@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 
-from fulcrum.engines.nvflare.admission import _holds_only
-from fulcrum.engines.nvflare.job_messages import APP
+from fulcrum.engines.nvflare.site_jobs.admission import _holds_only
+from fulcrum.engines.nvflare.site_jobs.job_messages import APP
 
 OWN = b'{"format_version": 2}\n'
 SIGNATURE = "config/.__nvfl_sig.json"

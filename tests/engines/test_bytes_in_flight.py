@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 from coroutines import run_coroutine
 
-from fulcrum.engines.flower.bytes_in_flight import BytesInFlight, NoRoomError
+from fulcrum.engines.flower.server_side.bytes_in_flight import BytesInFlight, NoRoomError
 
 
 def room(**changed):

@@ -14,7 +14,7 @@ from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.engines.local_sites import free_port
-from fulcrum.engines.nvflare.console import COMPLETED, follow, session
+from fulcrum.engines.nvflare.kits.console import COMPLETED, follow, session
 from fulcrum.errors import EngineError, ExchangeError
 
 pytestmark = pytest.mark.engines

@@ -22,11 +22,11 @@ from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, reques
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.silo.site_records import MARK
-from fulcrum.engines.flower import flower_loopback as loopback
 from fulcrum.engines.flower.client_mod import FulcrumMod
-from fulcrum.engines.flower.flower_kits import write_kits
 from fulcrum.engines.flower.flower_records import requests_in
-from fulcrum.engines.flower.flower_sites import write_sites
+from fulcrum.engines.flower.kits import flower_loopback as loopback
+from fulcrum.engines.flower.kits.flower_kits import write_kits
+from fulcrum.engines.flower.kits.flower_sites import write_sites
 from fulcrum.engines.flower.strategy import FulcrumStrategy, request_content
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.planning.files.plan_from_file import plan_of

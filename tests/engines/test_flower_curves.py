@@ -12,8 +12,8 @@ from flower_world import FlowerWorld
 
 from fulcrum.core.silo.site import read_site
 from fulcrum.engines.flower.client_app import client_app
-from fulcrum.engines.flower.run_recorder import local_run, run_of
 from fulcrum.engines.flower.server_app import run_plan
+from fulcrum.engines.flower.server_side.run_recorder import local_run, run_of
 from fulcrum.engines.site_folders import BUILT_IN
 from fulcrum.server.run_results import read_results
 

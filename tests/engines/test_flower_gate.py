@@ -31,9 +31,9 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
 from fulcrum.engines.flower.gate import _MOST_WAITING, _PART, _REQUESTS_OF_A_PEER, _SMALL, DATABASE, Sizes
-from fulcrum.engines.flower.node_identity import RegisteredNodes
+from fulcrum.engines.flower.kits.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
+from fulcrum.engines.flower.server_side.node_identity import RegisteredNodes
 from fulcrum.engines.local_sites import free_port
 
 PRIVATE, PUBLIC = generate_key_pairs()

@@ -17,8 +17,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fulcrum.core.silo.site import ledger_name, once_free
 from fulcrum.core.store.ledger_reading import read_ledger
-from fulcrum.engines.flower.flower_kits import write_kits
-from fulcrum.engines.flower.flower_loopback import FlowerSites
+from fulcrum.engines.flower.kits.flower_kits import write_kits
+from fulcrum.engines.flower.kits.flower_loopback import FlowerSites
 from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.site_folders import BUILT_IN, SERVER, Deployment
 from fulcrum.errors import EngineError

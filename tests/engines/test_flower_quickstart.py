@@ -57,7 +57,7 @@ def test_both_learn_and_the_private_one_sends_answers_alone(tmp_path, monkeypatc
     from flower_world import LocalGrid
     from flwr.app import Context, RecordDict
 
-    from fulcrum.engines.flower.flower_sites import write_sites
+    from fulcrum.engines.flower.kits.flower_sites import write_sites
     from fulcrum.engines.site_folders import Deployment
 
     plan = runpy.run_path(str(EXAMPLE / "simulate.py"))["private_plan"]()

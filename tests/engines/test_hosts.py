@@ -8,7 +8,7 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.command_line import run
-from fulcrum.engines.nvflare.nvflare_kits import write_kits as nvflare_kits
+from fulcrum.engines.nvflare.kits.nvflare_kits import write_kits as nvflare_kits
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.errors import ParameterError, PlanError
 
@@ -92,7 +92,7 @@ def test_flare_refuses_an_ipv6_address_before_anything_is_written(tmp_path):
 )
 def test_scripts_of_flower_hold_the_address_that_a_shell_reads_as_one_word(tmp_path, host, address, listens):
     pytest.importorskip("cryptography", reason="needs the extra flower")
-    from fulcrum.engines.flower.flower_kits import write_kits
+    from fulcrum.engines.flower.kits.flower_kits import write_kits
 
     deployment = Deployment(plan=planned(aggregation="masked"), train="unused", host=host, port=9092)
     write_kits(deployment, tmp_path / "kits")

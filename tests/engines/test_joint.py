@@ -8,7 +8,7 @@ from harness import MEMBERS, Federation
 
 import fulcrum
 from fulcrum.core.messages.regional_reply import RegionalSum
-from fulcrum.engines.nvflare.console import follow
+from fulcrum.engines.nvflare.kits.console import follow
 from fulcrum.server.coordinator import Coordinator
 
 pytestmark = pytest.mark.engines

@@ -28,8 +28,8 @@ pytest.importorskip("cryptography", reason="needs the extra secure")
 
 from harness import Federation, exposed
 
-from fulcrum.engines.nvflare.console import _ending_of, session
-from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
+from fulcrum.engines.nvflare.kits.console import _ending_of, session
+from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_kits
 
 MEMBERS = {"north": ["a1", "a2"], "south": ["c1"]}
 
@@ -252,7 +252,7 @@ class Cell:
 
 
 def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_alone(kits):
-    from fulcrum.engines.nvflare.admission import restrict_peers
+    from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers
 
     silo, region = Cell(), Cell()
     restrict_peers(silo, read_site(kits / "a1/local/fulcrum"))
@@ -283,7 +283,7 @@ def test_a_site_hears_its_neighbours_in_the_plan_and_takes_orders_of_the_server_
     ],
 )
 def test_a_neighbour_is_heard_in_what_a_round_is_made_of_and_in_nothing_else(kits, channel, topic):
-    from fulcrum.engines.nvflare.admission import restrict_peers
+    from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers
 
     silo, region = Cell(), Cell()
     restrict_peers(silo, read_site(kits / "a1/local/fulcrum"))

@@ -33,9 +33,9 @@ from fulcrum.core.silo.site import read_site
 from fulcrum.engines.nvflare.flare_region import RegionGatherer, RegionUpdater
 from fulcrum.engines.nvflare.flare_server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.flare_silo import SiloExecutor
-from fulcrum.engines.nvflare.job_endings import read_ending, read_run
-from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
-from fulcrum.engines.nvflare.nvflare_kits import Deployment, write_kits
+from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_kits
+from fulcrum.engines.nvflare.site_jobs.job_endings import read_ending, read_run
+from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
 from fulcrum.errors import EngineError, ExchangeError, FulcrumError, StorageError
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.deployed_run import run_from

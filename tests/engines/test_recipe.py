@@ -21,7 +21,7 @@ from nvflare.app_common.filters.percentile_privacy import PercentilePrivacy
 from nvflare.job_config.api import FedJob
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv, add_experiment_tracking, set_recipe_meta
 
-from fulcrum.engines.nvflare.nvflare_kits import ADMIN, Deployment, write_kits
+from fulcrum.engines.nvflare.kits.nvflare_kits import ADMIN, Deployment, write_kits
 from fulcrum.engines.nvflare.plan_job import LoopbackEnv, PlanJob, PlanSubmission
 from fulcrum.server.run_results import read_results
 

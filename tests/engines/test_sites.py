@@ -6,8 +6,8 @@ import pytest
 from error_codes import coded
 
 import fulcrum
-from fulcrum.cli.deployments import SiteOptions
-from fulcrum.cli.training_options import TrainingOptions
+from fulcrum.cli.run_commands.deployments import SiteOptions
+from fulcrum.cli.shared_options.training_options import TrainingOptions
 from fulcrum.core.plan import verified_plan as verified_contents
 from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.silo.policy import Policy

@@ -15,8 +15,8 @@ from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.plan_reader import read_content
 from fulcrum.core.plan.verification import verify
 from fulcrum.errors import FulcrumError, PlanError
+from fulcrum.planning.content.plan_figures import with_noise
 from fulcrum.planning.files.plan_from_file import plan_of
-from fulcrum.planning.plan_figures import with_noise
 from fulcrum.readers.federation import Federation
 
 ALTERATIONS, PARTS = 300, 6

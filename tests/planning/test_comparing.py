@@ -6,7 +6,7 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import ParameterError
-from fulcrum.planning.comparison import compare, compare_plans, observer_trade, row_of
+from fulcrum.planning.comparisons.comparison import compare, compare_plans, observer_trade, row_of
 from fulcrum.planning.planner import plan
 from fulcrum.readers.federation import Federation
 from fulcrum.readers.federation_reader import read_federation

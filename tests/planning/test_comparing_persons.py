@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.planning.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, compare_plans
+from fulcrum.planning.comparisons.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, compare_plans
 from fulcrum.readers.profiles import profile
 from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.embedded.batched_engine import GradientTraining

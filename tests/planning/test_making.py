@@ -20,10 +20,10 @@ from fulcrum import (
     read_plan,
     verify,
 )
+from fulcrum.planning.content.plan_figures import with_uniform_noise
+from fulcrum.planning.inputs.targets import Target
 from fulcrum.planning.plan import check_federation
-from fulcrum.planning.plan_figures import with_uniform_noise
 from fulcrum.planning.planner import Execution, Past, make_plan
-from fulcrum.planning.targets import Target
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.readers.profiles import profile
 
@@ -135,7 +135,7 @@ def test_a_plan_that_was_read_keeps_the_digest_of_its_file(tmp_path, monkeypatch
     made = plan("mild", rounds=1, epsilon=1.0, colluders=np.int64(1), seed=np.int64(3))
     fulcrum.save_plan(made, tmp_path / "plan.json")
     digest = made.digest
-    monkeypatch.setattr("fulcrum.planning.plan_document.package_version", lambda: "9.9.9")
+    monkeypatch.setattr("fulcrum.planning.content.plan_document.package_version", lambda: "9.9.9")
     assert read_plan(tmp_path / "plan.json").digest == digest
 
 

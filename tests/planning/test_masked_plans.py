@@ -14,7 +14,7 @@ import fulcrum
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.silo.policy import Policy
 from fulcrum.errors import ParameterError, PlanError, UnreachableTargetError
-from fulcrum.planning.plan_figures import with_uniform_noise
+from fulcrum.planning.content.plan_figures import with_uniform_noise
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.rounding import display_epsilon
 from fulcrum.words.reproduction import reproducing_commands

@@ -14,14 +14,14 @@ from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ParameterError, UnreachableTargetError
-from fulcrum.planning.advice import advice_on, best_merge
+from fulcrum.planning.comparisons.variants import other_weights
+from fulcrum.planning.content.advice import advice_on, best_merge
 from fulcrum.planning.files.differences import differences
 from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan import save_plan
 from fulcrum.planning.planner import plan
 from fulcrum.planning.replanning import replan
-from fulcrum.planning.variants import other_weights
 from fulcrum.readers.editing import merge_regions
 from fulcrum.readers.federation import Federation
 from fulcrum.words.reproduction import reproducing_commands

@@ -19,10 +19,10 @@ from fulcrum.core.plan.plan_file import PlanFile, to_json
 from fulcrum.core.plan.plan_reader import read_content
 from fulcrum.core.plan.verification import verify
 from fulcrum.errors import FulcrumError, ParameterError, PlanError, StorageError
+from fulcrum.planning.content.plan_document import epsilon_entry
 from fulcrum.planning.files.plan_from_file import read_plan
-from fulcrum.planning.plan_document import epsilon_entry
+from fulcrum.planning.inputs.targets import Target
 from fulcrum.planning.planner import Execution, Past, make_plan, plan
-from fulcrum.planning.targets import Target
 from fulcrum.readers.profiles import profile
 
 

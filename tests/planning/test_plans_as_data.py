@@ -3,7 +3,10 @@
 import pytest
 
 import fulcrum
-from fulcrum.planning import advice, comparison, planner, weighted_federation
+from fulcrum.planning import planner
+from fulcrum.planning.comparisons import comparison
+from fulcrum.planning.content import advice
+from fulcrum.planning.inputs import weighted_federation
 from fulcrum.planning.theory import allocation, weights, weights_program
 
 SOLVERS = [

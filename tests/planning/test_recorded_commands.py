@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from fulcrum.cli.deployments import SiteOptions
-from fulcrum.cli.model_options import ModelOptions
-from fulcrum.cli.target_options import TargetOptions
-from fulcrum.cli.training_options import TrainingOptions
+from fulcrum.cli.run_commands.deployments import SiteOptions
+from fulcrum.cli.shared_options.model_options import ModelOptions
+from fulcrum.cli.shared_options.target_options import TargetOptions
+from fulcrum.cli.shared_options.training_options import TrainingOptions
 from fulcrum.words.recorded_commands import _FLAGS, _OPTIONS, recorded_command
 
 HOSTILE = [

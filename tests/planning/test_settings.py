@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 import fulcrum
-from fulcrum.cli.target_options import TargetOptions
+from fulcrum.cli.shared_options.target_options import TargetOptions
 from fulcrum.core.plan.plan_file import PlanSettings
+from fulcrum.planning.inputs.settings import Settings, declared_settings, taking_keywords
 from fulcrum.planning.planner import variant
-from fulcrum.planning.settings import Settings, declared_settings, taking_keywords
 from fulcrum.views.page.page_settings import PageSettings
 
 BECOMES = {"recipe": {"weights", "clip_norm", "server", "shrink"}, "floor": {"floor", "coupling"}}

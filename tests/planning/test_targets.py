@@ -6,7 +6,7 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum import Coupling, Federation, ParameterError, UnreachableTargetError, plan
-from fulcrum.planning.targets import Target
+from fulcrum.planning.inputs.targets import Target
 from fulcrum.planning.theory.prior import lateral_floor
 
 SEVERE = {"rounds": 10, "delta": 1e-5, "accountant": "renyi"}

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.planning.weight_tradeoff import MOST_SILOS_BETWEEN, equal_weights, own_choice, weight_choices
+from fulcrum.planning.comparisons.weight_tradeoff import MOST_SILOS_BETWEEN, equal_weights, own_choice, weight_choices
 
 TREE = fulcrum.Federation.from_sizes(
     {"n1": [800, 700, 600], "n2": [1200, 900], "e1": [1500], "e2": [300, 200]},

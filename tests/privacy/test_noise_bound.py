@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 import fulcrum
-from fulcrum.planning.advice import advice_on
+from fulcrum.planning.content.advice import advice_on
 from fulcrum.planning.theory.allocation import Requirement, allocate, noise_variance
 from fulcrum.planning.theory.noise_bound import noise_lower_bound
 

@@ -140,7 +140,7 @@ def test_kits_name_the_entry_points_that_are_counted():
     app = (SOURCE / "engines/templates/flower/app/fulcrum_app/client_app.py.jinja").read_text(encoding="utf-8")
     [named] = re.findall(r"^from (fulcrum\S+) import", app, re.MULTILINE)
     assert named in counted
-    kits = pytest.importorskip("fulcrum.engines.nvflare.nvflare_kits", reason="needs the extra nvflare")
+    kits = pytest.importorskip("fulcrum.engines.nvflare.kits.nvflare_kits", reason="needs the extra nvflare")
     resources = [component["path"] for component in kits._CLIENT_RESOURCES["components"]]
     named = [*resources, *(f"fulcrum.engines.nvflare.{path}" for path in kits._ADMITTED["silo"])]
     assert {path.rpartition(".")[0] for path in named if path.startswith("fulcrum.")} <= counted

@@ -12,7 +12,7 @@ from fulcrum.aggregation.presence import MaskedAggregation, TrustedAggregation, 
 from fulcrum.core.choices import AGGREGATIONS
 from fulcrum.core.messages.membership import members_of, senders_of
 from fulcrum.planning.files.plan_issue import new_key
-from fulcrum.planning.inside_observer import INSIDE_OBSERVERS
+from fulcrum.planning.inputs.inside_observer import INSIDE_OBSERVERS
 
 SIZES = {"north": dict.fromkeys("abcdefg", 100), "south": dict.fromkeys("hijklmn", 40)}
 KINDS = {"trusted": TrustedAggregation, "masked": MaskedAggregation}

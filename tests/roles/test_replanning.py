@@ -13,9 +13,9 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import PlanError, UnreachableTargetError
+from fulcrum.planning.inputs.targets import Target
 from fulcrum.planning.planner import Execution, Past, make_plan
 from fulcrum.planning.replanning import replan
-from fulcrum.planning.targets import Target
 from fulcrum.readers.profiles import profile
 from fulcrum.views.charts.plan_charts import information_rows
 from fulcrum.words.verdict import verdict

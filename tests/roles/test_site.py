@@ -202,7 +202,7 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_and_not_waited_for(silo, name)
         text=True,
         timeout=60,
     )
-    assert done.stderr.splitlines()[-1].endswith(f"{name} is not a file. Put the site's own there")
+    assert f"{name} is not a file. Copy the file" in done.stderr.splitlines()[-1]
 
 
 def test_a_missing_site_file_says_so(tmp_path):

@@ -12,9 +12,9 @@ from fulcrum.cli.command_line import run
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.errors import ParameterError, StorageError, UnreachableTargetError
-from fulcrum.planning.advice import signal_to_noise
+from fulcrum.planning.comparisons.weight_tradeoff import own_choice, weight_choices
+from fulcrum.planning.content.advice import signal_to_noise
 from fulcrum.planning.files.plan_issue import new_key
-from fulcrum.planning.weight_tradeoff import own_choice, weight_choices
 from fulcrum.rules.momentum_rule import BETA, MomentumRule
 from fulcrum.server.coordinator import Coordinator
 from fulcrum.views.page.page_head import head

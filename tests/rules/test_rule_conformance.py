@@ -13,7 +13,7 @@ import pytest
 import fulcrum
 from fulcrum.core.choices import SERVER_NAME
 from fulcrum.core.messages.layout import Layout
-from fulcrum.planning.server_settings import server_rule_of
+from fulcrum.planning.inputs.server_settings import server_rule_of
 from fulcrum.rules.rule_registry import known_rules, rule_named
 from fulcrum.rules.server_rule import RESERVED, RoundSums
 from fulcrum.server.checkpoint import Checkpoint, Standing, read_checkpoint

@@ -7,7 +7,7 @@ import pytest
 from error_codes import coded
 
 from fulcrum.errors import DataError, MissingExtraError, ParameterError
-from fulcrum.simulation.data.embedding import Embedded, embed_images, embed_texts, save_features
+from fulcrum.simulation.data.sources.embedding import Embedded, embed_images, embed_texts, save_features
 from fulcrum.simulation.data.tasks import load_task
 
 MEAN = np.array([0.485, 0.456, 0.406])
@@ -154,7 +154,7 @@ def test_what_is_no_image_is_skipped_and_named(pets, pillow, network):
     np.testing.assert_allclose(embedded.features, features_by_hand(levels), rtol=2e-4, atol=2e-5)
     reasons = dict(line.split(": ", 1) for line in embedded.skipped)
     assert sorted(reasons) == ["cat/0.png", "dog/3.png", "dog/4.png", "dog/old", "notes.txt"]
-    assert reasons["cat/0.png"] == "Pillow cannot read the file as an image"
+    assert reasons["cat/0.png"].startswith("Pillow cannot read the file as an image")
     assert reasons["dog/3.png"].startswith("the image is broken: ")
     assert reasons["dog/4.png"].startswith("the image has grey levels beyond 8 bits")
 

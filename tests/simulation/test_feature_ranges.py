@@ -6,7 +6,7 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
-from fulcrum.simulation.data.feature_ranges import read_ranges
+from fulcrum.simulation.data.sources.feature_ranges import read_ranges
 from fulcrum.simulation.data.tasks import load_task
 
 ROWS = [

@@ -13,9 +13,9 @@ import fulcrum
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data import eicu, heart_disease
 from fulcrum.simulation.data.eicu import read_eicu
-from fulcrum.simulation.data.feature_ranges import FeatureRange
 from fulcrum.simulation.data.federated_records import FederatedRecords
 from fulcrum.simulation.data.heart_disease import read_heart_disease
+from fulcrum.simulation.data.sources.feature_ranges import FeatureRange
 from fulcrum.simulation.embedded.metrics import auc
 from fulcrum.simulation.training_runs import train
 

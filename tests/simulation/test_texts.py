@@ -5,10 +5,10 @@ import pytest
 from error_codes import coded
 
 from fulcrum.errors import DataError
-from fulcrum.simulation.data.embedding import Embedded, save_features
-from fulcrum.simulation.data.sentences import sentence_features
+from fulcrum.simulation.data.sources.embedding import Embedded, save_features
+from fulcrum.simulation.data.sources.sentences import sentence_features
+from fulcrum.simulation.data.sources.texts import read_text_folder
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.data.texts import read_text_folder
 
 FOOD = ["A man is eating a plate of pasta.", "Someone eats spaghetti for dinner.", "Soup is served with bread."]
 BANK = ["The central bank raised interest rates.", "Shares fell on Monday.", "The bank lends money to firms."]

@@ -4,7 +4,7 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import ParameterError
-from fulcrum.planning.comparison import BEYOND
+from fulcrum.planning.comparisons.comparison import BEYOND
 from fulcrum.readers.profiles import lognormal_sizes
 from fulcrum.simulation.trials import compare_trained
 

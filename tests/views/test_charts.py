@@ -8,7 +8,7 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum.errors import MissingExtraError
-from fulcrum.planning.comparison import observer_trade
+from fulcrum.planning.comparisons.comparison import observer_trade
 from fulcrum.planning.theory.prior import prior_entropy
 from fulcrum.views.charts.chart_style import PALETTE, javascript_bundle, png, svg, theme
 from fulcrum.views.charts.plan_charts import (

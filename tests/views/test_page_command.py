@@ -59,7 +59,7 @@ def test_a_port_in_use_is_one_line(capsys):
 @pytest.mark.parametrize("package", ["starlette.applications", "uvicorn"])
 def test_without_the_extra_it_says_what_to_install(package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    from fulcrum.cli.page import serve_command
+    from fulcrum.cli.plan_commands.page import serve_command
 
     with pytest.raises(MissingExtraError, check=coded("page.extra-missing")):
         serve_command()

@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 import fulcrum
 from fulcrum.cli import command_line as cli
-from fulcrum.planning.weight_tradeoff import weight_choices
+from fulcrum.planning.comparisons.weight_tradeoff import weight_choices
 from fulcrum.views.html import further_claims
 from fulcrum.views.report.deployments_registry import check_shape, registry_entry
 from fulcrum.views.report.dossier import Answers, questions_of

@@ -3,7 +3,7 @@ import json
 import pytest
 
 import fulcrum
-from fulcrum.planning.weight_tradeoff import equal_weights, own_choice, weight_choices
+from fulcrum.planning.comparisons.weight_tradeoff import equal_weights, own_choice, weight_choices
 from fulcrum.views.charts.drawings import weights_drawing
 from fulcrum.views.charts.weights_chart import CHOICE_HEADINGS, weights_chart
 

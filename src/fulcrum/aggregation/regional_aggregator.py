@@ -260,7 +260,7 @@ class Region(ClosedAtTheEnd):
             self._running = _RunningSum(round_number=number, members={release.silo}, values=release.values.copy())
 
     def _total(self, round_number: int, present: set[str]) -> np.ndarray[Any, Any]:
-        """Returns the sum of a round's releases: the running sum, or a sum from the file after a restart."""
+        """Returns the sum of a round's releases: the running sum, or, after a restart, the stored ones added anew."""
         running, self._running = self._running, None
         if running is not None and (running.round_number, running.members) == (round_number, present):
             return running.values

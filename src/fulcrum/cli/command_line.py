@@ -36,103 +36,103 @@ app = App(
     result_action="return_value",
 )
 app.command(
-    "fulcrum.cli.exposure_command:exposure",
+    "fulcrum.cli.plan_commands.exposure_command:exposure",
     name="exposure",
     help="Show the exposure of each region, and the noise that a uniform multiplier wastes.",
     help_epilogue=_example("exposure hospitals.csv"),
 )
 app.command(
-    "fulcrum.cli.floor:floor",
+    "fulcrum.cli.plan_commands.floor:floor",
     name="floor",
     help="Show the information floor, the information about a silo without any release, and the worth of a bound.",
     help_epilogue=_example("floor hospitals.csv --information 2.2"),
 )
 app.command(
-    "fulcrum.cli.plans:plan_command",
+    "fulcrum.cli.plan_commands.plans:plan_command",
     name="plan",
     help="Compute how much noise each silo must add.",
     help_epilogue=_example("plan hospitals.csv --rounds 10 --epsilon 1 -o plan.json"),
 )
 app.command(
-    "fulcrum.cli.plans:verify_command",
+    "fulcrum.cli.plan_commands.plans:verify_command",
     name="verify",
     help="Recompute every number of a plan from its multipliers and roster, without the solver.",
     help_epilogue=_example("verify plan.json --federation hospitals.csv"),
 )
 app.command(
-    "fulcrum.cli.plans:diff",
+    "fulcrum.cli.plan_commands.plans:diff",
     name="diff",
     help="Show the differences between two plans, and the affected silos.",
     help_epilogue=_example("diff plan.json next.json"),
 )
 app.command(
-    "fulcrum.cli.plans:export",
+    "fulcrum.cli.plan_commands.plans:export",
     name="export",
     help="Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs.",
     help_epilogue=_example("export plan.json --to csv"),
 )
 app.command(
-    "fulcrum.cli.compare:compare_command",
+    "fulcrum.cli.plan_commands.compare:compare_command",
     name="compare",
     help="Compare every allocation at the same target, and train all of them with --train.",
     help_epilogue=_example("compare hospitals.csv --rounds 10 --epsilon 1 --train"),
 )
 app.command(
-    "fulcrum.cli.training:train_command",
+    "fulcrum.cli.run_commands.training:train_command",
     name="train",
     help="Train a plan in process, with seeded noise: for research, not for deployment.",
     help_epilogue=_example("train plan.json --data digits -o run"),
 )
 app.command(
-    "fulcrum.cli.training:embed",
+    "fulcrum.cli.run_commands.training:embed",
     name="embed",
     help="Turn images or texts into features by a frozen public model, for `fulcrum train --data`.",
     help_epilogue=_example("embed photos -o photos.npz"),
 )
 app.command(
-    "fulcrum.cli.tune:tune_command",
+    "fulcrum.cli.run_commands.tune:tune_command",
     name="tune",
     help="Try rounds, learning rate and recipe on public data, and make a new plan with the same promise.",
     help_epilogue=_example("tune plan.json --data digits -o next.json"),
 )
 app.command(
-    "fulcrum.cli.audit:audit_command",
+    "fulcrum.cli.run_commands.audit:audit_command",
     name="audit",
     help="Attack a plan as each observer would, and put the measured beside the claimed epsilon.",
     help_epilogue=_example("audit plan.json -o audit"),
 )
 app.command(
-    "fulcrum.cli.report:report_command",
+    "fulcrum.cli.plan_commands.report:report_command",
     name="report",
     help="Write a plan as one HTML file to read, print and sign; the file needs no network.",
     help_epilogue=_example("report plan.json --run run -o report.html"),
 )
 app.command(
-    "fulcrum.cli.page:serve_command",
+    "fulcrum.cli.plan_commands.page:serve_command",
     name="serve",
     help="Serve a page for changes to a federation, with the new plan at once; end the server with Ctrl-C.",
     help_epilogue=_example("serve hospitals.csv --open"),
 )
 app.command(
-    "fulcrum.cli.silos:keygen",
+    "fulcrum.cli.plan_commands.silos:keygen",
     name="keygen",
     help="Make a key pair: to sign plans and releases, or to open messages that silos seal to a region.",
     help_epilogue=_example("keygen issuer"),
 )
 app.command(
-    "fulcrum.cli.silos:sign",
+    "fulcrum.cli.plan_commands.silos:sign",
     name="sign",
     help="Sign a plan for deployment, as proof of its issuer to silos.",
     help_epilogue=_example("sign plan.json --key issuer"),
 )
 app.command(
-    "fulcrum.cli.silos:policy",
+    "fulcrum.cli.plan_commands.silos:policy",
     name="policy",
     help="Check a plan against a silo's own policy, on figures recomputed from multipliers and roster.",
     help_epilogue=_example("policy plan.json --silo lille --policy policy.toml"),
 )
 app.command(
-    "fulcrum.cli.silos:replan_command",
+    "fulcrum.cli.plan_commands.silos:replan_command",
     name="replan",
     help="Plan the remaining rounds from the rest of every silo's privacy budget, by the ledgers.",
     help_epilogue=_example("replan plan.json --federation hospitals.csv --ledgers state -o next.json"),
@@ -140,7 +140,7 @@ app.command(
 
 site = App(name="site", help="Prepare a site before it is started.")
 site.command(
-    "fulcrum.cli.silos:init_site_command",
+    "fulcrum.cli.plan_commands.silos:init_site_command",
     name="init",
     help="Make the ledger and further records of a site, once, before the first start.",
     help_epilogue=_example("site init kits/lille"),
@@ -149,19 +149,19 @@ app.command(site)
 
 ledger = App(name="ledger", help="Show, verify or convert the ledger of a silo.")
 ledger.command(
-    "fulcrum.cli.silos:show_ledger",
+    "fulcrum.cli.plan_commands.silos:show_ledger",
     name="show",
     help="Show every release of a silo, and the epsilon spent against each observer.",
     help_epilogue=_example("ledger show lille.ledger"),
 )
 ledger.command(
-    "fulcrum.cli.silos:verify_ledger_command",
+    "fulcrum.cli.plan_commands.silos:verify_ledger_command",
     name="verify",
     help="Recompute a ledger's chain, digests and sums; with --least-sequence, notice a restored old copy.",
     help_epilogue=_example("ledger verify lille.ledger --least-sequence 10"),
 )
 ledger.command(
-    "fulcrum.cli.silos:convert_ledger_command",
+    "fulcrum.cli.plan_commands.silos:convert_ledger_command",
     name="convert",
     help="Write a ledger of an earlier version anew; the old ledger allows no further release.",
     help_epilogue=_example("ledger convert old/lille.ledger state/lille.ledger --plan plan.json"),
@@ -170,13 +170,13 @@ app.command(ledger)
 
 deploy = App(name="deploy", help="Write start-up kits for every site of a plan.")
 deploy.command(
-    "fulcrum.cli.nvflare:deploy_nvflare",
+    "fulcrum.cli.run_commands.nvflare:deploy_nvflare",
     name="nvflare",
     help="Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open.",
     help_epilogue=_example("deploy nvflare plan.json -o kits --host fl.example.org"),
 )
 deploy.command(
-    "fulcrum.cli.flower:deploy_flower",
+    "fulcrum.cli.run_commands.flower:deploy_flower",
     name="flower",
     help="Write kits for Flower: TLS, registered SuperNodes, the signed plan in place, and the app to run.",
     help_epilogue=_example("deploy flower plan.json -o kits --host fl.example.org"),
@@ -185,13 +185,13 @@ app.command(deploy)
 
 up = App(name="up", help="Run a plan as a federation of processes on this machine.")
 up.command(
-    "fulcrum.cli.nvflare:up_nvflare",
+    "fulcrum.cli.run_commands.nvflare:up_nvflare",
     name="nvflare",
     help="Run a plan on NVIDIA FLARE with every site a process on this machine, and stop all processes at the end.",
     help_epilogue=_example("up nvflare plan.json -o federation"),
 )
 up.command(
-    "fulcrum.cli.flower:up_flower",
+    "fulcrum.cli.run_commands.flower:up_flower",
     name="flower",
     help="Run a plan on Flower with every site a process on this machine, and stop all processes at the end.",
     help_epilogue=_example("up flower plan.json -o federation"),
@@ -200,7 +200,7 @@ app.command(up)
 
 simulated = App(name="simulate", help="Run a plan with every silo a virtual node, and the messages of a deployment.")
 simulated.command(
-    "fulcrum.cli.flower:simulate_flower",
+    "fulcrum.cli.run_commands.flower:simulate_flower",
     name="flower",
     help="Run a plan on Flower's simulation: every silo a virtual node on Ray, with the messages of a deployment.",
     help_epilogue=_example("simulate flower plan.json -o run"),
@@ -209,7 +209,7 @@ app.command(simulated)
 
 follow = App(name="follow", help="Start or resume a deployed plan, and follow the plan to its last round.")
 follow.command(
-    "fulcrum.cli.nvflare:follow_nvflare",
+    "fulcrum.cli.run_commands.nvflare:follow_nvflare",
     name="nvflare",
     help="Submit the job to a running federation and follow its rounds; an interrupted job resumes.",
     help_epilogue=_example("follow nvflare kits -o run"),

@@ -21,10 +21,10 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings
 from fulcrum.errors import DataError, ParameterError, PlanError, in_one_line
+from fulcrum.planning.content.plan_figures import changed_copy
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature
 from fulcrum.planning.plan import Plan, save_plan
-from fulcrum.planning.plan_figures import changed_copy
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RunResult
 from fulcrum.server.sum_archive import SUMS_FOLDER

@@ -11,21 +11,23 @@ from fulcrum.core.plan.plan_file import PlanFile, content_digest, to_json
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ForeignPlanError
-from fulcrum.planning.plan_document import document_of
-from fulcrum.planning.plan_figures import PlanFigures, changed_copy
+from fulcrum.planning.content.plan_document import document_of
+from fulcrum.planning.content.plan_figures import PlanFigures, changed_copy
+
+_DOCUMENT = "planning.content.plan_document"
 
 _MOVED = {
-    "advice": ("planning.advice:advice_on", "fulcrum.advice_on(plan)"),
-    "adjacency": ("planning.plan_document:guarantee_of.adjacency", "fulcrum.guarantee_of(plan).adjacency"),
-    "assumptions": ("planning.plan_document:guarantee_of.assumptions", "fulcrum.guarantee_of(plan).assumptions"),
+    "advice": ("planning.content.advice:advice_on", "fulcrum.advice_on(plan)"),
+    "adjacency": (f"{_DOCUMENT}:guarantee_of.adjacency", "fulcrum.guarantee_of(plan).adjacency"),
+    "assumptions": (f"{_DOCUMENT}:guarantee_of.assumptions", "fulcrum.guarantee_of(plan).assumptions"),
     "changed": ("planning.plan:is_changed", "fulcrum.verified_plan(plan)"),
     "check_federation": ("planning.plan:check_federation", "fulcrum verify --federation"),
     "follows": (":continues_previous_plan", "plan.continues_previous_plan"),
-    "promise": ("planning.plan_document:guarantee_of.promise", "fulcrum.guarantee_of(plan).promise"),
+    "promise": (f"{_DOCUMENT}:guarantee_of.promise", "fulcrum.guarantee_of(plan).promise"),
     "save": ("planning.plan:save_plan", "fulcrum.save_plan(plan, path)"),
-    "statement": ("planning.plan_document:guarantee_of.statement", "fulcrum.guarantee_of(plan).statement"),
-    "uniform": ("planning.plan_figures:with_uniform_noise", "fulcrum.plan(..., allocation='uniform')"),
-    "whom": ("planning.plan_document:guarantee_of.describe_observer", "fulcrum.guarantee_of(plan).describe_observer"),
+    "statement": (f"{_DOCUMENT}:guarantee_of.statement", "fulcrum.guarantee_of(plan).statement"),
+    "uniform": ("planning.content.plan_figures:with_uniform_noise", "fulcrum.plan(..., allocation='uniform')"),
+    "whom": (f"{_DOCUMENT}:guarantee_of.describe_observer", "fulcrum.guarantee_of(plan).describe_observer"),
 }
 """Earlier attributes of a plan: the function or attribute in the place of each, and the call."""
 

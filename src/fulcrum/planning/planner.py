@@ -36,18 +36,18 @@ from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
-from fulcrum.planning.inside_observer import inside_observer, stored_epsilon, with_observer_name
+from fulcrum.planning.content.plan_figures import drawn_noise
+from fulcrum.planning.inputs.inside_observer import inside_observer, stored_epsilon, with_observer_name
+from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
+from fulcrum.planning.inputs.settings import Settings, taking_keywords
+from fulcrum.planning.inputs.targets import Target, epsilon_by_tier, floor_by_silo
+from fulcrum.planning.inputs.weighted_federation import choose_weights
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_figures import drawn_noise
-from fulcrum.planning.recipes import RECIPES, recipe_for
-from fulcrum.planning.settings import Settings, taking_keywords
-from fulcrum.planning.targets import Target, epsilon_by_tier, floor_by_silo
 from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allocate
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.leakage import mechanism_information
 from fulcrum.planning.theory.prior import Coupling
 from fulcrum.planning.theory.weights import least_noise_of_one_tier
-from fulcrum.planning.weighted_federation import choose_weights
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.rounding import display_epsilon, rounded_up
 from fulcrum.rules.rule_registry import rule_named
@@ -255,7 +255,14 @@ def _weights_by_silo(plan: Plan) -> dict[str, float]:
 
 
 def _allocate_plan(federation: Topology, target: Target, execution: Execution, past: Past) -> Plan:
-    """Returns the plan with the noise that the target requires, distributed by the allocation."""
+    """Returns the plan with the noise that the target requires, shared among the silos by `execution.allocation`.
+
+    Args:
+        federation: The silos and the tree above them.
+        target: The promise.
+        execution: Allocation, weights, server rule and the other settings that keep the promise.
+        past: The privacy that the silos spent under earlier plans.
+    """
     rule, seed = execution.allocation, int(execution.seed)
     bought = target.budget is not None  # the target that a budget buys follows from the weights
     requirement = Requirement(multiplier={}, colluders=target.colluders, dropouts=target.dropouts)
@@ -411,7 +418,7 @@ def _check_server(federation: Topology, target: Target, execution: Execution) ->
 
 
 def _check_masking(federation: Topology, target: Target, execution: Execution) -> None:
-    """Raises unless the groups can be masked, with as many silos missing as the target allows for."""
+    """Raises `ParameterError` if sums of a group cannot be masked while the allowed number of silos is missing."""
     check_known("aggregation", target.aggregation, AGGREGATIONS)
     if target.aggregation == "trusted":
         return

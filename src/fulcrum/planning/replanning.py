@@ -32,9 +32,9 @@ from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
+from fulcrum.planning.inputs.targets import epsilon_by_tier
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import Past, variant
-from fulcrum.planning.targets import epsilon_by_tier
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule
 from fulcrum.readers.federation_reader import read_federation
 

@@ -22,7 +22,7 @@ from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import ExchangeError, ParameterError, StorageError, in_one_line, listing
 from fulcrum.npz import read_npz
 from fulcrum.parsing import json_of
-from fulcrum.planning.server_settings import server_rule_of
+from fulcrum.planning.inputs.server_settings import server_rule_of
 from fulcrum.rules.server_rule import RESERVED, RoundDiagnostics, ServerRule, ServerState
 
 FORMAT = "fulcrum.checkpoint/2"

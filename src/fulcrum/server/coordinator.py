@@ -44,7 +44,7 @@ from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.preconditions import check_one_tier
 from fulcrum.errors import ExchangeError, StorageError
-from fulcrum.planning.server_settings import FactsOfPlan, server_rule_of
+from fulcrum.planning.inputs.server_settings import FactsOfPlan, server_rule_of
 from fulcrum.rules.server_rule import RoundDiagnostics, RoundSums, ServerRule, ServerState
 from fulcrum.server.checkpoint import NAME, Checkpoint, RoundSummary, Standing, read_checkpoint
 from fulcrum.server.sum_archive import keep_sums

@@ -19,7 +19,7 @@ from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.errors import DataError
 from fulcrum.parsing import json_of
-from fulcrum.planning.comparison import row_of
+from fulcrum.planning.comparisons.comparison import row_of
 from fulcrum.planning.plan import Plan
 from fulcrum.regular_files import regular_file
 
@@ -126,7 +126,11 @@ class RunResult(msgspec.Struct, kw_only=True):
 
 
 class AllocationResult(msgspec.Struct, kw_only=True):
-    """The results of an allocation; errors are None with a single seed, fields unknown to earlier versions are None."""
+    """The results of an allocation.
+
+    Standard errors (`_se`) are None if the run had a single seed. Fields with a default are None in files of earlier
+    versions, which lack the fields.
+    """
 
     allocation: str
     noise_budget: float

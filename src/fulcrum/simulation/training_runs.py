@@ -283,7 +283,7 @@ def train_variants(
     on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
 ) -> TrainedVariants:
-    """Returns the accuracy of every variant under every seed; the variants of a seed are paired.
+    """Returns the accuracy of every variant under every seed; variants of one seed have the same data and draws.
 
     Args:
         plans_by_seed: For every seed the plans of the variants, all on the same federation.
@@ -293,9 +293,9 @@ def train_variants(
         records: Mean records a silo.
         model: A user's own model, a result of `model_of`.
         device: Device of a PyTorch module.
-        on_round: Called after every round.
+        on_round: Called after every round with the round's number and the accuracies of every variant.
         on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
-        on_note: Called at once with a note on slow training.
+        on_note: Called before the first round with a note, if training will be slow.
     """
     check_parameters_fit([plan for plans in plans_by_seed for plan in plans], model)
     jobs = [

@@ -17,7 +17,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
-from fulcrum.planning.comparison import (
+from fulcrum.planning.comparisons.comparison import (
     AS_ASKED,
     BEYOND,
     ComparedPlans,
@@ -27,8 +27,8 @@ from fulcrum.planning.comparison import (
     row_plan,
     row_without_privacy,
 )
-from fulcrum.planning.inside_observer import with_observer_name
-from fulcrum.planning.targets import epsilon_by_tier
+from fulcrum.planning.inputs.inside_observer import with_observer_name
+from fulcrum.planning.inputs.targets import epsilon_by_tier
 from fulcrum.planning.theory.allocation import AllocationRule
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.readers.profiles import lognormal_sizes

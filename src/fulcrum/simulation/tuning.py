@@ -20,10 +20,10 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
+from fulcrum.planning.comparisons.variants import plan_with_recipe
+from fulcrum.planning.inputs.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.theory.allocation import ALLOCATIONS
-from fulcrum.planning.variants import plan_with_recipe
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.model_engines import parameters_of

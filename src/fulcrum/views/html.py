@@ -15,9 +15,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from fulcrum.core.topology import SILO
-from fulcrum.planning.comparison import least_influence
+from fulcrum.planning.comparisons.comparison import least_influence
+from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
 from fulcrum.views.charts.chart_style import PALETTE
 from fulcrum.words.numbers import epsilon_text, figure, percent, rate_text

@@ -6,8 +6,8 @@
 """
 
 from fulcrum.core.choices import BY_SILO, DECLARED
+from fulcrum.planning.inputs.recipes import recipe_named
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import recipe_named
 from fulcrum.words.person_words import clip_norms, sensitivity_words, size_word
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from fulcrum.core.choices import BY_SILO, HEADS
 from fulcrum.core.topology import SILO
+from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.recipes import RECIPES, recipe_for
 from fulcrum.readers.profiles import PROFILES, profile
 
 

@@ -138,7 +138,7 @@ def pose() -> None:
     from nvflare.edge.utils import message_topic_for_task_end
     from nvflare.private.fed.client import communicator
 
-    from fulcrum.engines.nvflare.job_messages import DECLINE, RELEASE, TASK
+    from fulcrum.engines.nvflare.site_jobs.job_messages import DECLINE, RELEASE, TASK
 
     submit = communicator.Communicator.submit_update
     own_context = communicator.gen_new_peer_ctx
@@ -180,7 +180,7 @@ def ask_past() -> None:
 def _ask(when: int, instead: int) -> None:
     from fulcrum.core.messages.model_message import pack_model, unpack_model
     from fulcrum.engines.nvflare import flare_server as server
-    from fulcrum.engines.nvflare import job_messages as common
+    from fulcrum.engines.nvflare.site_jobs import job_messages as common
 
     start_task = server.PlanAssessor.start_task
 

@@ -182,7 +182,11 @@ class BareBits:
 
 
 def moduli(width: float) -> list[int]:
-    """Returns the moduli at which noise of this many steps leaves all residues equally likely, to within 1e-8."""
+    """Returns the powers of two up to `width`, the moduli of the test for uniform low bits.
+
+    Honest noise with a standard deviation of `width` lattice steps leaves every residue of these moduli equally likely,
+    up to 1e-8 in probability. A noise source with constant or biased low bits does not.
+    """
     return [2**power for power in range(1, int(math.log2(width)) + 1)] if width >= 2 else []
 
 

@@ -28,9 +28,9 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings
 from fulcrum.core.training.training_module import TrainingModule
+from fulcrum.planning.content.plan_figures import changed_copy
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_figures import changed_copy
 
 
 def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:

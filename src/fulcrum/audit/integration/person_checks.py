@@ -110,9 +110,9 @@ class PersonSum:
     """A silo's sum before noise, as a function of its persons.
 
     Attributes:
-        of: The part under test.
-        node: The silo, or the module.
-        total: Returns the sum of some persons by a mechanism without noise. Takes the mechanism and the records of
+        of: The name of the part under test, for the audit's table.
+        node: The name of the silo or of the training module, for the audit's table.
+        total: Returns the clipped sum of persons. Takes a mechanism whose noise is switched off, and the records of
             every person.
         persons: The records of several persons with different gradients.
         parameters: The number of coordinates of a gradient.

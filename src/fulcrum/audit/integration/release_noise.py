@@ -27,9 +27,9 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.planning.content.plan_figures import changed_copy
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_figures import changed_copy
 
 MOST_SILOS = 8
 """The most silos whose releases are made in full."""

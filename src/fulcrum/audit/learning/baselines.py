@@ -9,12 +9,12 @@
 from dataclasses import replace
 
 from fulcrum.errors import ParameterError, UnreachableTargetError
-from fulcrum.planning.comparison import AS_ASKED, row_of
+from fulcrum.planning.comparisons.comparison import AS_ASKED, row_of
+from fulcrum.planning.comparisons.variants import parts_of
+from fulcrum.planning.content.plan_figures import with_uniform_noise
+from fulcrum.planning.inputs.recipes import RECIPES
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_figures import with_uniform_noise
 from fulcrum.planning.planner import variant
-from fulcrum.planning.recipes import RECIPES
-from fulcrum.planning.variants import parts_of
 
 
 def baseline_plans(plan: Plan, *, parameters: int) -> dict[str, Plan]:

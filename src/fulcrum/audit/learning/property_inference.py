@@ -26,8 +26,8 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED, PropertyFinding
 from fulcrum.audit.integration.recorded_noise import noise_of_sums
 from fulcrum.errors import ParameterError
+from fulcrum.planning.inputs.targets import group_by_silo
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.targets import group_by_silo
 from fulcrum.planning.theory.prior import lateral_floor, prior_entropy
 from fulcrum.simulation.data.partition import partition_by_share
 from fulcrum.simulation.data.tasks import Task

@@ -25,8 +25,8 @@ from fulcrum.core.noise.mechanism import clip
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.core.silo.releasing import seeded_mechanism
 from fulcrum.core.topology import SILO
+from fulcrum.planning.content.plan_figures import as_research
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_figures import as_research
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks, train_jobs
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias

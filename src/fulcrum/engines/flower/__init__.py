@@ -2,5 +2,5 @@
 
 A mod precedes the app at every silo, and a strategy runs at the server; the masking is `fulcrum.core.masking`.
 
-Imports from: base, core, aggregation, planning, server, engines.
+Imports from: base, core, planning, server, engines, engines.flower.kits, engines.flower.server_side.
 """

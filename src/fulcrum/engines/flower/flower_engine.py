@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.engines.engine import Engine
-from fulcrum.engines.flower.flower_kits import write_kits
-from fulcrum.engines.flower.flower_loopback import run_here
-from fulcrum.engines.flower.flower_sites import check_deployable, silos_of
+from fulcrum.engines.flower.kits.flower_kits import write_kits
+from fulcrum.engines.flower.kits.flower_loopback import run_here
+from fulcrum.engines.flower.kits.flower_sites import check_deployable, silos_of
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.server.run_results import RoundResult

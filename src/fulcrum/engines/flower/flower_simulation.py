@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.core.silo.site import read_site
-from fulcrum.engines.flower.flower_sites import silos_of, write_sites
-from fulcrum.engines.flower.run_recorder import local_run
+from fulcrum.engines.flower.kits.flower_sites import silos_of, write_sites
+from fulcrum.engines.flower.server_side.run_recorder import local_run
 from fulcrum.engines.site_folders import Deployment, LocalRun, made_whole
 from fulcrum.errors import EngineError, MissingExtraError, in_one_line
 from fulcrum.planning.engine_limits import SERVER

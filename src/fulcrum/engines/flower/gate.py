@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.connections import connection_class
-from fulcrum.engines.flower.bytes_in_flight import BytesInFlight, NoRoomError
-from fulcrum.engines.flower.certificates import AUTHORITY, CERTIFICATE, KEY
-from fulcrum.engines.flower.node_identity import RegisteredNodes, claimed_key, is_signed
+from fulcrum.engines.flower.kits.certificates import AUTHORITY, CERTIFICATE, KEY
+from fulcrum.engines.flower.server_side.bytes_in_flight import BytesInFlight, NoRoomError
+from fulcrum.engines.flower.server_side.node_identity import RegisteredNodes, claimed_key, is_signed
 
 if sys.platform != "win32":
     import resource

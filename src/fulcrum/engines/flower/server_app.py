@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fulcrum.core.training.training_module import load_training_module
 from fulcrum.engines.flower.flower_records import arrays_in, as_record
-from fulcrum.engines.flower.run_recorder import RunRecorder
+from fulcrum.engines.flower.server_side.run_recorder import RunRecorder
 from fulcrum.engines.flower.strategy import FulcrumStrategy, server_site
 from fulcrum.server.run_results import RoundResult
 

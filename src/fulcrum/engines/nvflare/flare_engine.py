@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.engines.engine import Engine
-from fulcrum.engines.nvflare.job_messages import FOLDER
-from fulcrum.engines.nvflare.nvflare_kits import check_deployable, write_kits
-from fulcrum.engines.nvflare.nvflare_loopback import run_here
+from fulcrum.engines.nvflare.kits.nvflare_kits import check_deployable, write_kits
+from fulcrum.engines.nvflare.kits.nvflare_loopback import run_here
+from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.server.run_results import RoundResult
 

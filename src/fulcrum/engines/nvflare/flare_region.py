@@ -18,8 +18,8 @@ from fulcrum.core.messages.model_message import model_layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.silo.site import SUMS, Site, once_free
 from fulcrum.core.silo.site_records import own_record
-from fulcrum.engines.nvflare.admission import restrict_peers_at_start
-from fulcrum.engines.nvflare.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers_at_start
+from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError, StorageError
 
 _UPDATE_TIMEOUT = 10.0

@@ -14,8 +14,8 @@ from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReaso
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.training.training_module import load_training_module
-from fulcrum.engines.nvflare.job_endings import note_ending, note_run
-from fulcrum.engines.nvflare.job_messages import ANSWER, MODEL, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.site_jobs.job_endings import note_ending, note_run
+from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, ROUND, TASK, site_of
 from fulcrum.engines.site_folders import task_of
 from fulcrum.errors import EngineError, FulcrumError
 from fulcrum.server.coordinator import Coordinator

@@ -10,8 +10,8 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.constants import EdgeTaskHeaderKey
 
 from fulcrum.core.silo.silo_release import SiloStation
-from fulcrum.engines.nvflare.admission import restrict_peers_at_start
-from fulcrum.engines.nvflare.job_messages import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
+from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers_at_start
+from fulcrum.engines.nvflare.site_jobs.job_messages import DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError
 
 

@@ -19,9 +19,9 @@ from nvflare.recipe import PocEnv, SimEnv
 from nvflare.recipe.spec import ExecEnv, Recipe
 
 from fulcrum.engines.local_sites import free_port
-from fulcrum.engines.nvflare.console import COMPLETED
 from fulcrum.engines.nvflare.flare_engine import FLARE
-from fulcrum.engines.nvflare.nvflare_kits import ADMIN, PROJECT, write_job
+from fulcrum.engines.nvflare.kits.console import COMPLETED
+from fulcrum.engines.nvflare.kits.nvflare_kits import ADMIN, PROJECT, write_job
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.engines.training_check import check_fits, loaded_module
 from fulcrum.errors import EngineError

@@ -7,7 +7,7 @@ from nvflare.apis.impl.job_def_manager import SimpleJobDefManager
 from nvflare.apis.job_def import Job, RunStatus
 from nvflare.app_common.storages.filesystem_storage import FilesystemStorage
 
-from fulcrum.engines.nvflare.job_endings import ENDED, RUN, read_ending, read_run
+from fulcrum.engines.nvflare.site_jobs.job_endings import ENDED, RUN, read_ending, read_run
 
 
 class KitStorage(FilesystemStorage):  # type: ignore[misc]

@@ -16,8 +16,8 @@ from nvflare.app_common.job_launcher.client_process_launcher import ClientProces
 
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.durable_files import write_whole
-from fulcrum.engines.nvflare.admission import is_job, restrict_commands, restrict_peers
-from fulcrum.engines.nvflare.job_messages import FOLDER
+from fulcrum.engines.nvflare.site_jobs.admission import is_job, restrict_commands, restrict_peers
+from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
 from fulcrum.errors import EngineError
 
 _RESTARTS = 20

@@ -83,7 +83,10 @@ def on_digests(before: str | Path | Plan | PlanFile, after: str | Path | Plan | 
 
 
 def _fields(entry: object) -> dict[str, object]:
-    """Returns the figures of a struct with its mappings flattened; empty for None."""
+    """Returns the fields of a struct by name, except names of silos and nodes; an empty dict for None.
+
+    A field that is a mapping becomes one entry for each key, named "field at key".
+    """
     figures: dict[str, object] = {}
     for name in getattr(entry, "__struct_fields__", ()):
         value = getattr(entry, name)

@@ -91,7 +91,10 @@ class Requirement:
         return (*([replace(self, multiplier=sums, masked=False)] if sums else []), inside)
 
     def need(self, federation: Topology, tier: str) -> FloatArray:
-        """Returns by silo the noise variance that must conceal the silo at `tier`, w² q²."""
+        """Returns by silo the noise variance that a sum of `tier` needs to conceal the silo: (w q)² in units of C².
+
+        w is the weight of the silo, and q the effective noise multiplier that the tier requires.
+        """
         required = self.multiplier.get(tier, 0.0)
         return (federation.weights * required) ** 2 * _ROUNDING
 

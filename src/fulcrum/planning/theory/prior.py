@@ -29,7 +29,9 @@ _MOST_LEVELS = 2000  # a silo of a million records resolves no more
 
 @dataclass(frozen=True, slots=True)
 class Coupling:
-    """The concentration of silos about their group's mean: the parameter of the prior behind the information floor.
+    """The similarity of silos in one group: the parameter of the prior distribution of the information floor.
+
+    The information floor is the information about a silo that the other silos of its group reveal, without any update.
 
     Attributes:
         strength: The paper's kappa, finite and above 0. Members of a group with a larger kappa resemble each other

@@ -2,5 +2,5 @@
 
 Change the folder for another kind of data, or another partition.
 
-Imports from: base, core, readers.
+Imports from: base, core, readers, simulation.data.sources.
 """

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
-from fulcrum.simulation.data.data_records import TEST_SHARE, choose_test_persons, choose_test_records, word_of
+from fulcrum.simulation.data.sources.data_records import TEST_SHARE, choose_test_persons, choose_test_records, word_of
 from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
 
 

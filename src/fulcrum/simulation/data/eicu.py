@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from fulcrum.errors import DataError
-from fulcrum.simulation.data.feature_ranges import FeatureRange
 from fulcrum.simulation.data.federated_records import UNKNOWN_REGION, DataSource, FederatedRecords
-from fulcrum.simulation.data.record_columns import CsvTable
+from fulcrum.simulation.data.sources.feature_ranges import FeatureRange
+from fulcrum.simulation.data.sources.record_columns import CsvTable
 
 SOURCE = DataSource(
     title="the eICU Collaborative Research Database Demo 2.0",

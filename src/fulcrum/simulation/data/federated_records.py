@@ -28,9 +28,9 @@ from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.core.choices import UNITS, UnitName
 from fulcrum.errors import DataError, ParameterError, check_known
 from fulcrum.readers.federation import Federation
-from fulcrum.simulation.data.data_records import choose_test_persons
-from fulcrum.simulation.data.feature_ranges import FeatureRange
-from fulcrum.simulation.data.record_columns import CsvTable, csv_table
+from fulcrum.simulation.data.sources.data_records import choose_test_persons
+from fulcrum.simulation.data.sources.feature_ranges import FeatureRange
+from fulcrum.simulation.data.sources.record_columns import CsvTable, csv_table
 from fulcrum.simulation.data.tasks import Task
 
 UNKNOWN_REGION = "unknown"

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 from fulcrum.errors import DataError
-from fulcrum.simulation.data.feature_ranges import FeatureRange
 from fulcrum.simulation.data.federated_records import UNKNOWN_REGION, DataSource, FederatedRecords
+from fulcrum.simulation.data.sources.feature_ranges import FeatureRange
 
 SOURCE = DataSource(
     title="the UCI Heart Disease data set",

@@ -20,12 +20,18 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
 from fulcrum.npz import read_npz
-from fulcrum.simulation.data.data_records import Examples, check_examples, split_at_random, word_of
-from fulcrum.simulation.data.feature_ranges import FeatureRanges, RangesLike, read_ranges
-from fulcrum.simulation.data.images import read_image_folder
-from fulcrum.simulation.data.record_columns import MISSING, csv_columns, image_column, parquet_columns, text_column
-from fulcrum.simulation.data.sentences import sentence_features
-from fulcrum.simulation.data.texts import Texts, holds_texts, read_text_folder
+from fulcrum.simulation.data.sources.data_records import Examples, check_examples, split_at_random, word_of
+from fulcrum.simulation.data.sources.feature_ranges import FeatureRanges, RangesLike, read_ranges
+from fulcrum.simulation.data.sources.images import read_image_folder
+from fulcrum.simulation.data.sources.record_columns import (
+    MISSING,
+    csv_columns,
+    image_column,
+    parquet_columns,
+    text_column,
+)
+from fulcrum.simulation.data.sources.sentences import sentence_features
+from fulcrum.simulation.data.sources.texts import Texts, holds_texts, read_text_folder
 
 DATA_VARIABLE = "FULCRUM_DATA"
 """The environment variable that names the folder of feature files."""

@@ -26,7 +26,7 @@ class ChunkDraws(Protocol):
         """Returns the records of every batch, (steps, silos, batch)."""
 
     def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields standard normal draws for all variants in pieces: first silo, last silo, and (silos, parameters)."""
+        """Yields standard normal draws of silos in pieces: first silo, end (exclusive), array (silos, parameters)."""
 
 
 def draws_of(kind: str, job: Job, training: LocalTraining, model: TorchModel, device: str) -> ChunkDraws:
@@ -61,7 +61,7 @@ class SharedDraws:
         return require_torch().as_tensor(np.concatenate(drawn).swapaxes(0, 1)).to(self._device)
 
     def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields standard normal draws for all variants in pieces: first silo, last silo, and (silos, parameters)."""
+        """Yields standard normal draws of silos in pieces: first silo, end (exclusive), array (silos, parameters)."""
 
         def draw(block: int) -> Any:
             return block_noise(self._job, block, round_number, self._width)
@@ -111,7 +111,7 @@ class DeviceDraws:
         return self._records[places].reshape(-1, steps, batch).transpose(0, 1)
 
     def noise(self, first: int, last: int, round_number: int) -> Iterator[tuple[int, int, Any]]:
-        """Yields standard normal draws for all variants in pieces: first silo, last silo, and (silos, parameters)."""
+        """Yields standard normal draws of silos in pieces: first silo, end (exclusive), array (silos, parameters)."""
         drawn = self._draws.standard_normal(
             round_number=round_number, first=first, last=last, width=self._width, dtype=self._dtype
         )

@@ -437,7 +437,7 @@ class _BytesMade:
         self.bytes = 0
 
     def mode(self) -> Any:
-        """Returns a mode in which operations are counted."""
+        """Returns a context manager that adds up the bytes of all tensors that PyTorch operations create."""
         torch, count = require_torch(), self._count
 
         class CountBytes(torch.utils._python_dispatch.TorchDispatchMode):  # type: ignore[misc,name-defined]

@@ -7,11 +7,11 @@ import msgspec
 import numpy as np
 
 from fulcrum.core.topology import SILO
-from fulcrum.planning.advice import information_ceiling
-from fulcrum.planning.comparison import observer_trade
+from fulcrum.planning.comparisons.comparison import observer_trade
+from fulcrum.planning.comparisons.weight_tradeoff import equal_weights, own_choice, weight_choices
+from fulcrum.planning.content.advice import information_ceiling
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.leakage import shown_nats
-from fulcrum.planning.weight_tradeoff import equal_weights, own_choice, weight_choices
 from fulcrum.server.run_results import Results
 from fulcrum.views.charts.chart_style import Spec
 from fulcrum.views.charts.plan_charts import (

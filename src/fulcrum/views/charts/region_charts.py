@@ -17,8 +17,8 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.core.remaining_noise import largest_by
 from fulcrum.core.topology import Topology
+from fulcrum.planning.content.plan_figures import with_uniform_noise
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_figures import with_uniform_noise
 from fulcrum.views.charts.chart_style import (
     OBSERVERS,
     ChartRow,

@@ -1,7 +1,7 @@
 """The chart of noise and influence at other weights: noise saved, and share of the model moved between regions.
 
 >>> from fulcrum.planning.planner import plan
->>> from fulcrum.planning.weight_tradeoff import own_choice, weight_choices
+>>> from fulcrum.planning.comparisons.weight_tradeoff import own_choice, weight_choices
 >>> made = plan("consortium", rounds=10, epsilon=1.0)
 >>> print(weights_chart(weight_choices(made), own=own_choice(made))["description"].split(". ")[0])
 Weights of least noise need 40% of the noise that weights by size need, and move 27% of the model between regions
@@ -9,7 +9,7 @@ Weights of least noise need 40% of the noise that weights by size need, and move
 
 from collections.abc import Sequence
 
-from fulcrum.planning.weight_tradeoff import WeightChoice
+from fulcrum.planning.comparisons.weight_tradeoff import WeightChoice
 from fulcrum.views.charts.chart_style import NAME_WIDTH, ChartRow, Spec, curve_layers, name_layer, short_names, tooltip
 
 _NEAR = 0.02

@@ -11,7 +11,7 @@ import msgspec
 
 from fulcrum.core.choices import ACCOUNTANTS, NEIGHBOURS, PURPOSES, UNITS, WEIGHTS
 from fulcrum.core.topology import Topology
-from fulcrum.planning.recipes import RECIPES
+from fulcrum.planning.inputs.recipes import RECIPES
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.readers.editing import MOST_SILOS
 from fulcrum.readers.federation_json import roster_of

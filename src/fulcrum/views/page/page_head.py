@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 
-from fulcrum.planning.advice import Advice, advice_on, advice_on_merges
+from fulcrum.planning.comparisons.weight_tradeoff import own_choice
+from fulcrum.planning.content.advice import Advice, advice_on, advice_on_merges
 from fulcrum.planning.engine_limits import refusals
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.weight_tradeoff import own_choice
 from fulcrum.views.html import promise, render
 from fulcrum.words.numbers import figure
 from fulcrum.words.verdict import verdict
@@ -49,7 +49,7 @@ class PageAdvice:
 
 
 def head(plan: Plan) -> str:
-    """Returns the first screen as HTML: the verdict, the claim, the figures, and advice."""
+    """Returns the first screen of the page for a plan as HTML: verdict, promise, main numbers and advice."""
     own, by_size = own_choice(plan), _by_size(plan)
     return render(
         "serve_head.html",

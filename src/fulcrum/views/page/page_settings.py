@@ -13,12 +13,12 @@ import msgspec
 from fulcrum.core.choices import Accountant, Neighbours, Purpose, ServerName, UnitName
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
-from fulcrum.planning.inside_observer import inside_observer
+from fulcrum.planning.comparisons.weight_tradeoff import MOST_SILOS_BETWEEN, different_needs
+from fulcrum.planning.inputs.inside_observer import inside_observer
+from fulcrum.planning.inputs.recipes import RECIPES
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import plan
-from fulcrum.planning.recipes import RECIPES
 from fulcrum.planning.theory.allocation import ALLOCATIONS
-from fulcrum.planning.weight_tradeoff import MOST_SILOS_BETWEEN, different_needs
 from fulcrum.readers.editing import MOST_SILOS
 
 MOST_ROUNDS = 100_000

@@ -18,8 +18,8 @@ from typing import Any
 
 from fulcrum.audit.evidence.findings import Audit
 from fulcrum.errors import DataError, listing
+from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
 from fulcrum.views.report.dossier import UNANSWERED, Answers, Question, questions_of

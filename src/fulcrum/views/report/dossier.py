@@ -20,8 +20,8 @@ from fulcrum.audit.evidence.findings import VIOLATED, Audit
 from fulcrum.core.topology import SILO
 from fulcrum.errors import DataError
 from fulcrum.parsing import toml_of
+from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.rounding import display_epsilon
 from fulcrum.server.run_results import Results
 from fulcrum.views.terminal.audit_tables import VERDICT_WORDS, confidence_words

@@ -24,11 +24,11 @@ from fulcrum.audit.evidence.findings import Audit
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.topology import SILO
 from fulcrum.errors import DataError, ParameterError, in_one_line
-from fulcrum.planning.advice import LEVELS, advice_on, information_ceiling
+from fulcrum.planning.comparisons.weight_tradeoff import own_choice
+from fulcrum.planning.content.advice import LEVELS, advice_on, information_ceiling
+from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.files.plan_from_file import with_figures
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_document import guarantee_of
-from fulcrum.planning.weight_tradeoff import own_choice
 from fulcrum.server.run_results import Results, read_results, unkeyed_digest
 from fulcrum.version import package_version
 from fulcrum.views.charts.chart_style import STILL_FONT, Spec, javascript_bundle, svg, theme
@@ -197,7 +197,7 @@ def _training_commands(results: Results | None) -> list[str]:
 
 
 def _audit_command(audit: Audit | None) -> str:
-    """Returns the command of the audit in the report; a comment for an audit without a command."""
+    """Returns the command that ran the audit; a comment if Python code ran the audit, "" if no audit ran."""
     if audit is None:
         return ""
     by_hand = f"# audited without the command line: {audit.trials:,} replays, seed {audit.seed}"

@@ -14,17 +14,17 @@ from rich.console import RenderableType
 from fulcrum.checks import Check
 from fulcrum.core.plan.plan_file import to_json
 from fulcrum.core.topology import Topology
-from fulcrum.planning.advice import advice_on, learnt_at, signal_to_noise
-from fulcrum.planning.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, Comparison
+from fulcrum.planning.comparisons.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, Comparison
+from fulcrum.planning.comparisons.variants import other_weights
+from fulcrum.planning.content.advice import advice_on, learnt_at, signal_to_noise
+from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.files.differences import NOISE_ON_SUM
 from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.plan_document import guarantee_of
 from fulcrum.planning.theory.exposure import exposure_of
 from fulcrum.planning.theory.leakage import shown_nats
 from fulcrum.planning.theory.weights import region_shares
-from fulcrum.planning.variants import other_weights
 from fulcrum.simulation.trials import TrainedComparison
 from fulcrum.views.terminal.screen import ROWS_SHOWN, Result, facts, printable_json, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column

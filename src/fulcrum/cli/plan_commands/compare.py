@@ -1,0 +1,168 @@
+"""The command that compares every allocation at the same target, and trains with --train."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument, note_on_coalitions
+from fulcrum.cli.shared_options.model_options import DeviceOption, ModelOptions, model_words, prints_to_stderr
+from fulcrum.cli.shared_options.options import (
+    TRAINING,
+    FederationArgument,
+    FormatOption,
+    RunOption,
+    number,
+    option,
+    words_of,
+)
+from fulcrum.cli.shared_options.target_options import TargetOptions
+from fulcrum.cli.shared_options.training_options import TrainingOptions, count_of_seeds
+from fulcrum.core.privacy_unit import SILO_UNIT
+from fulcrum.errors import ParameterError
+from fulcrum.planning.comparisons.comparison import EACH_SILO, ONE_GROUP, Comparison, compare_plans
+from fulcrum.readers.profiles import PROFILES
+from fulcrum.server.run_results import run_folder
+from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.model_engines import metric_of
+from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
+from fulcrum.simulation.trials import compare_trained, comparison_on_task, draw_sizes, save_comparison
+from fulcrum.views.terminal.plan_tables import (
+    comparison_columns,
+    comparison_rows,
+    influence_columns,
+    observers_in_words,
+    scaled_rows,
+    training_sentence,
+)
+from fulcrum.views.terminal.screen import Result, progress, remarks, show, table, tell_at_once, working
+
+
+def compare_command(
+    federation: FederationArgument,
+    *,
+    column: ColumnOption = (),
+    target: TargetOptions,
+    train: Annotated[
+        bool,
+        Parameter(help="Train every allocation too, all on the same batches and noise draws.", group=TRAINING),
+    ] = False,
+    seeds: Annotated[int | None, number("Number of seeds with --train. Default: 10.", TRAINING)] = None,
+    size_law: Annotated[
+        Literal["declared", "lognormal"] | None,
+        option(
+            "Silo sizes with --train: as the federation declares, or drawn anew for every seed. Default: declared.",
+            TRAINING,
+        ),
+    ] = None,
+    learning: TrainingOptions | None = None,
+    own: ModelOptions | None = None,
+    device: DeviceOption = None,
+    output: RunOption = None,
+    style: FormatOption = "table",
+) -> int:
+    """Compare every allocation at the same target, and train all of them with --train."""
+    topology = federation_argument(federation, column).federation
+    arguments = target.arguments(topology)
+    rows: Sequence[Comparison]
+    result: list[tuple[bool, str]] = []
+    remarks_on_data: Sequence[str] = ()
+    if not train and not all(choice is None for choice in (learning, own, device, seeds, size_law, output)):
+        raise ParameterError("cli.compare-needs-train")
+    learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
+    unit = SILO_UNIT
+    if train:
+        task = load_task(learning.data, **learning.data_options)
+        model = None if own is None else own.load()
+        side_by_side = comparison_on_task(task, topology, target.allocation, arguments, model)
+        unit = side_by_side.unit
+        training = learning.training_for(unit)
+        if output is not None:
+            run_folder(output)
+        metric = metric_of(model, task)
+        with progress("Training every allocation", target.rounds, metric=metric) as advance, prints_to_stderr():
+            rows = trained = compare_trained(
+                topology,
+                task,
+                seeds=seeds,
+                training=training,
+                model=model,
+                device=device,
+                records=learning.records,
+                size_law=size_law,
+                allocation=target.allocation,
+                on_round=advance,
+                on_part=advance.within,
+                on_note=tell_at_once,
+                **arguments,
+            )
+        result = [(False, training_sentence(trained, metric))]
+        first = sized_by_data(draw_sizes(topology, size_law, 0), task, unit, records=learning.records)
+        if unit.is_within_silo:
+            persons = next(iter(side_by_side.plans.values())).federation.persons
+            first = replace(first, persons=persons if task.silo is not None else first.sizes)
+        part = partition_of(task, first, seed=0, records=learning.records)
+        remarks_on_data = notes_on(task, first, part, training, records=learning.records, unit=unit)
+        remarks_on_data += () if model is None else model.notes
+        remarks_on_data += (
+            () if metric == "accuracy" else (f"The column accuracy holds the {metric}, the metric of this data.",)
+        )
+        if output is not None:
+            who = federation if federation in PROFILES else "FEDERATION"
+            law = "" if size_law == "declared" else f"--size-law {size_law} "
+            how = f"{words_of(learning, 'data')} {model_words(own, device)}--seeds {seeds}"
+            command = f"fulcrum compare {who} {words_of(target)} --train {law}{how} -o run"
+            save_comparison(
+                rows,
+                output,
+                federation=topology,
+                task=task.name,
+                seeds=seeds,
+                size_law=size_law,
+                command=command,
+                **arguments,
+            )
+    else:
+        with working("Comparing"):
+            side_by_side = compare_plans(topology, target.allocation, arguments)
+            rows, unit = side_by_side.comparisons(), side_by_side.unit
+    remarks_on_data = [*remarks_on_data, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
+    if target.injection == "silo":  # an aggregator's noise is known to no silo, so no coalition takes it away
+        note_on_coalitions(topology, colluders=target.colluders, dropouts=target.dropouts)
+    terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
+    heading = f"{topology.name}: {len(topology):,} silos, {terms}"
+    if unit.is_within_silo:
+        heading += f"; {unit.relation}"
+    if train:
+        heading += f"; {learning.data}, {count_of_seeds(seeds)}"
+    inner = topology.innermost.name
+    notes = [
+        f"Noise budget: the noise variance that enters the model in one round, in C²{scaled_rows(side_by_side.plans)}. "
+        + observers_in_words(inner, aggregation=target.aggregation, colluders=target.colluders)
+    ]
+    if unit.is_within_silo:
+        notes.append(
+            f"{EACH_SILO.capitalize()}: each silo draws noise for its own {unit.noun}s, so the target holds inside. "
+            f"{ONE_GROUP.capitalize()}: all silos are masked together, and nobody sees a sum of a {inner}."
+        )
+    elif target.colluders or target.dropouts:
+        notes.append(
+            "The allocation optimal has one multiplier in each region; least-under-collusion may have several."
+        )
+    influence = [f"Influence: the {inner}'s share of the model divided by its share by size."]
+    if train:
+        notes.append(f"Gain: points of {metric} above {side_by_side.baseline}, paired over seeds.")
+        influence.append(
+            f"Worst {inner}: the lowest accuracy of any {inner}, on test records with the class mixture of the {inner}."
+        )
+    table_rows = comparison_rows(rows)
+    tables = [
+        table(heading, comparison_columns(train), table_rows, note=" ".join(notes)),
+        table("Regions that lose influence", influence_columns(topology, train), table_rows, note=" ".join(influence)),
+    ]
+    records = [asdict(row) for row in rows]
+    lines = [*((False, note) for note in remarks_on_data), *result]
+    picture = [*tables, remarks(lines)] if lines else tables
+    show(Result(data=records, rows=records, picture=picture), style)
+    return 0

@@ -1,0 +1,317 @@
+"""Shared parts of the commands of all engines: options of sites, kits, and runs on a single machine."""
+
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+
+from fulcrum.cli.shared_options.options import (
+    DEPLOYMENT,
+    FormatOption,
+    number,
+    option,
+    output_option,
+    several,
+    words_of,
+)
+from fulcrum.cli.shared_options.training_options import TrackingOptions, TrainingOptions
+from fulcrum.core.silo.policy import read_policy
+from fulcrum.engines.engine import Engine
+from fulcrum.engines.local_sites import free_port
+from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
+from fulcrum.engines.training_check import check_fits, loaded_module
+from fulcrum.errors import DataError, EngineError, ParameterError, PlanError
+from fulcrum.parsing import toml_of
+from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.plan import Plan
+from fulcrum.server.deployed_run import save_deployed_run, save_model
+from fulcrum.server.run_results import RoundResult
+from fulcrum.views.terminal.run_tables import round_table
+from fulcrum.views.terminal.screen import Result, facts, remarks, show, steps, table, working
+from fulcrum.views.terminal.table_columns import Column
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class SiteOptions:
+    """The options of sites: training module, policy, patience and seed."""
+
+    train: Annotated[
+        str,
+        option("Training module with the functions start and train, installed at silos and server.", DEPLOYMENT),
+    ] = BUILT_IN
+    settings: Annotated[
+        tuple[str, ...],
+        several(
+            "Option NAME=VALUE of your training module; may be repeated. Default: none.", DEPLOYMENT, name="--option"
+        ),
+    ] = ()
+    policy: Annotated[
+        Path | None, option("Policy that every silo starts with, a TOML file. Default: none.", DEPLOYMENT)
+    ] = None
+    patience: Annotated[
+        float,
+        option(
+            "Seconds that a region waits for its silos in a round. Then the region sends the sum of the releases that "
+            "came, or withholds the sum if too many are missing.",
+            DEPLOYMENT,
+        ),
+    ] = 120.0
+    seed: Annotated[int, number("Seed of a research plan: of its partition, batches and noise.", DEPLOYMENT)] = 0
+
+    def deployment(self, plan: Plan, training: TrainingOptions, **where: Any) -> Deployment:
+        """Returns the deployment of a plan.
+
+        Raises:
+            ParameterError: The options contradict the plan, or contradict themselves.
+        """
+        if not self.patience > 0:
+            raise ParameterError("cli.patience-range", patience=self.patience)
+        if self.policy is not None:
+            read_policy(
+                self.policy
+            )  # an unreadable file is refused now; the plan is checked against the policy once the plan is signed
+            if plan.is_research:
+                raise ParameterError("cli.policy-for-research-plan")
+        settings = dict(map(module_option, self.settings))
+        if settings and self.train == BUILT_IN:
+            raise ParameterError("cli.option-without-train")
+        return Deployment(
+            plan=plan,
+            train=self.train,
+            options=settings or (_options(training) if self.train == BUILT_IN else {}),
+            patience=self.patience,
+            seed=self.seed,
+            policy=self.policy,
+            **where,
+        )
+
+
+def module_option(text: str) -> tuple[str, Any]:
+    """Returns name and value of NAME=VALUE; a number, true, false or a list as in TOML, any other value as text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.isidentifier():
+        raise ParameterError("cli.option-form", text=text)
+    try:
+        return name, toml_of(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name, value
+
+
+def _options(training: TrainingOptions) -> dict[str, Any]:
+    """Returns the data and all options of the built-in training with a value other than the default."""
+    choices = vars(training) | {"silo": training.silo_column, "person": training.person_column}
+    choices = {name: value for name, value in choices.items() if name not in ("silo_column", "person_column")}
+    usual = vars(TrainingOptions()) | {"silo": None, "person": None}
+    chosen = {name: value for name, value in choices.items() if value != usual.get(name)}
+    return {"data": training.data} | {
+        name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()
+    }
+
+
+KitsOption = Annotated[Path, output_option("New folder for the kits.")]
+IssuerKeyOption = Annotated[
+    Path | None, option("Private key of the issuer, which signs the plan. Default: a new key.", DEPLOYMENT)
+]
+
+
+def deployment_of(
+    plan_file: Path,
+    sites: SiteOptions | None,
+    training: TrainingOptions | None,
+    *,
+    engine: Engine,
+    host: str,
+    port: int,
+) -> Deployment:
+    """Returns the deployment for the operators of sites; a research plan is refused."""
+    plan = read_plan(plan_file)
+    if plan.is_research:
+        raise PlanError("cli.research-plan-deployed", file=plan_file, engine=engine.name)
+    return (sites or SiteOptions()).deployment(
+        plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port
+    )
+
+
+def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
+    """Checks the model against the plan, and returns remarks on the model.
+
+    The machine for making kits need not have the training module or the data. The remark then says so.
+    """
+    try:
+        training_module = loaded_module(deployment.train)
+        start = training_module.starting_model(deployment.options)
+    except DataError as error:
+        return [(True, f"The model could not be checked against the plan on this machine: {error}.")]
+    check_fits(training_module, deployment.plan, start)
+    return [(False, remark) for remark in training_module.form(deployment.options).remarks()]
+
+
+@dataclass(kw_only=True)
+class RunFolder:
+    """The folder of a run; `stays` is False for a folder to remove at the end."""
+
+    path: Path
+    stays: bool
+
+    @classmethod
+    @contextmanager
+    def of(cls, output: Path | None) -> "Iterator[RunFolder]":
+        """Yields the chosen folder, or a temporary folder, kept only for the logs of a failure."""
+        if output is not None:
+            yield cls(path=output, stays=True)
+            return
+        folder = cls(path=Path(tempfile.mkdtemp(prefix="fulcrum-")), stays=False)
+        try:
+            yield folder
+        except EngineError as error:
+            folder.stays = True
+            raise EngineError("cli.run-failed", reason=str(error), folder=folder.path, cause=error.code) from None
+        finally:
+            if not folder.stays:
+                shutil.rmtree(folder.path)
+
+
+def show_kits(
+    deployment: Deployment,
+    output: Path,
+    summary: dict[str, Any],
+    rows: Sequence[dict[str, str]],
+    notes: list[tuple[bool, str]],
+    style: str,
+) -> None:
+    """Shows the new kits, a row for every site, and remarks."""
+    columns = [Column(key=name, heading=name, figures=False) for name in rows[0]]
+    picture = [
+        table(f"{deployment.plan.federation.name}: kits for {len(rows)} sites", columns, rows),
+        facts([("plan", summary["plan_digest"]), ("issuer", summary["issuer"])]),
+        remarks(notes),
+    ]
+    show(Result(data={"kits": str(output), **summary}, rows=rows, picture=picture), style)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class LocalOptions:
+    """The options of a run with every site on this machine."""
+
+    output: Annotated[Path | None, output_option("Folder to keep sites, logs, run and model in. Default: none.")] = None
+    sites: SiteOptions = field(default_factory=SiteOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    tracked: TrackingOptions = field(default_factory=TrackingOptions)
+    style: FormatOption = "table"
+
+
+Runner = Callable[[Deployment, Path, Callable[[RoundResult], None]], LocalRun]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Further:
+    """An engine's own results of a run.
+
+    Attributes:
+        data: Results for programs.
+        lines: Names and facts for people.
+        notes: Remarks: True for a warning, and the text.
+    """
+
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[tuple[bool, str]] = field(default_factory=list)
+
+
+def run_locally(
+    plan_file: Path,
+    options: LocalOptions | None,
+    engine: Engine,
+    *,
+    sites: Callable[[Deployment], int],
+    called: str,
+    nodes: str,
+    verb: str = "up",
+    run: Runner | None = None,
+    further: Callable[[Deployment, LocalRun, Path], Further] = lambda *_: Further(),
+) -> int:
+    """Runs a plan to its last round with every site on this machine, and shows the results.
+
+    Args:
+        plan_file: The plan.
+        options: The options of the command line.
+        engine: The engine of the run.
+        sites: Returns the number of sites to show.
+        called: The word for sites during the run: "silos".
+        nodes: The words for sites after the run.
+        verb: The command as a user types it.
+        run: Runs a deployment in a folder, and reports every round. By default the engine does so, with kits.
+        further: Returns the engine's own results.
+    """
+    choices = options or LocalOptions()
+    plan = read_plan(plan_file)
+    deployment = choices.sites.deployment(
+        plan, choices.training, host=engine.host_here, port=free_port(following=1), runs_here=True
+    )
+    engine.check(deployment)
+    training_module = loaded_module(choices.sites.train)
+    check_fits(training_module, plan, training_module.starting_model(deployment.options))
+    with RunFolder.of(choices.output) as folder, choices.tracked.open(plan, engine=engine.name) as tell:
+        with steps(f"{sites(deployment)} {called}") as say:
+            say("starting")
+
+            def on_round(result: RoundResult) -> None:
+                say(result.in_words(of=plan.rounds))
+                tell(result)
+
+            done = (run or _runner(engine))(deployment, folder.path, on_round)
+        folder.stays = folder.stays or bool(done.failed)
+        if folder.stays:
+            learned = words_of(choices.training, "data") if choices.sites.train == BUILT_IN else ""
+            words = [f"fulcrum {verb} {engine.name} plan.json", words_of(choices.sites), learned, "-o run"]
+            done.run.command = " ".join(filter(None, words))
+            save_model(done.model, folder.path)
+            save_deployed_run(done.run, folder.path)
+        _show_run(
+            deployment,
+            done,
+            folder,
+            f"{sites(deployment)} {nodes}",
+            engine.title,
+            further(deployment, done, folder.path),
+            choices.style,
+        )
+    return 0
+
+
+def _runner(engine: Engine) -> Runner:
+    """Returns a runner that writes kits and starts every kit on this machine."""
+
+    def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
+        with working("Making certificates and kits"):
+            engine.write_kits(deployment, folder / "kits")
+        return engine.run_here(deployment, folder / "kits", on_round=on_round)
+
+    return run
+
+
+def _show_run(
+    deployment: Deployment, done: LocalRun, folder: RunFolder, nodes: str, title: str, further: Further, style: str
+) -> None:
+    """Shows the results of every round, and of the model."""
+    plan, run = deployment.plan, done.run
+    seconds = done.seconds / max(1, len(run.rounds) - 1)
+    lines = [("sites", nodes), ("time", f"{seconds:.2f} s a round after the first")]
+    for name, curve in run.curves().items():
+        lines.append((name, f"{curve[-1].value:.4f} after round {curve[-1].round} of {plan.rounds}"))
+    lines += further.lines
+    if folder.stays:
+        lines.append(("written to", str(folder.path)))
+    notes = [*further.notes, *((False, note) for note in run.notes)]
+    data = msgspec.to_builtins(run) | {"history": done.history, "seconds_a_round": seconds} | further.data
+    picture = [round_table(f"{plan.federation.name} on {title}", run), facts(lines), remarks(notes)]
+    show(Result(data=data, rows=run.round_rows(), picture=picture), style)

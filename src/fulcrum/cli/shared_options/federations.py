@@ -1,0 +1,62 @@
+"""The federation of a command line: argument, meaning of columns, and notes on stderr."""
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+
+from fulcrum.cli.shared_options.options import INPUT, several
+from fulcrum.core.topology import Topology
+from fulcrum.errors import listing
+from fulcrum.readers.federation_reader import FederationReading, reading_of
+from fulcrum.readers.spreadsheets.column_names import parse_column_options
+from fulcrum.views.terminal.screen import working
+from fulcrum.words.numbers import printable
+
+ColumnOption = Annotated[
+    tuple[str, ...],
+    several(
+        "Meaning of a column of the federation's table: silo=hospital, ignore=phone; may be repeated.",
+        INPUT,
+        name="--column",
+    ),
+]
+
+
+def federation_argument(source: str, column: Sequence[str]) -> FederationReading:
+    """Returns the federation of a command line, and writes notes on doubtful columns to stderr."""
+    with working("Reading the federation"):
+        reading = reading_of(source, columns=parse_column_options(column))
+    _tell(reading.notes)
+    return reading
+
+
+def note_on_coalitions(federation: Topology, *, colluders: int, dropouts: int) -> list[str]:
+    """Returns a note, also on stderr, on regions too small to conceal a silo beside colluding and missing silos.
+
+    Planning goes on: a silo's own noise always counts, and every silo of the region gets the noise of a lone silo.
+    """
+    excluded_silos, inner = colluders + dropouts, federation.innermost
+    sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes)).tolist()
+    named = [
+        f"{name!r} ({size} silos)"
+        for name, size in zip(inner.nodes, sizes, strict=True)
+        if 1 < size <= excluded_silos + 1
+    ]
+    if not named:
+        return []
+    counts = (("colluders", colluders), ("dropouts", dropouts))
+    options = " and ".join(f"--{name} {count}" for name, count in counts if count)
+    options += " leave" if colluders and dropouts else " leaves"
+    note = (
+        f"{options} nobody to conceal a silo in {inner.name} {listing(named, 3)}: there every silo is "
+        f"protected by its own noise alone, as if it were the only one of its {inner.name}"
+    )
+    _tell([note])
+    return [note]
+
+
+def _tell(notes: Sequence[str]) -> None:
+    for note in notes:
+        sys.stderr.write(f"note: {printable(note)}\n")

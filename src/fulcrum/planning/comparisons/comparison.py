@@ -1,0 +1,325 @@
+"""Every way of keeping a target side by side: noise, epsilon against both observers, least influence.
+
+>>> for row in compare("consortium", rounds=10, epsilon=1.0)[:2]:
+...     print(f"{row.allocation:8} budget {row.noise_budget:.3f}, inside {row.epsilon_inside_worst:.2f}")
+optimal  budget 1.336, inside 6.87
+uniform  budget 11.134, inside 1.00
+
+The paper's allocations come first, at weights by size. Then come the rows beyond the paper: weights of least noise, and
+weights, clip and server chosen together.
+
+>>> last = compare("consortium", rounds=10, epsilon=1.0, parameters=66)[-1]
+>>> f"{last.allocation}: the least represented region has {last.least_influence:.2f} of its influence by size"
+'joint: the least represented region has 0.05 of its influence by size'
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fulcrum.core.privacy_unit import PrivacyUnit
+from fulcrum.core.remaining_noise import sum_by
+from fulcrum.core.topology import ROOT, SILO, Topology
+from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.planning.content.plan_figures import with_noise
+from fulcrum.planning.inputs.inside_observer import inside_observer, with_observer_name
+from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
+from fulcrum.planning.plan import Plan
+from fulcrum.planning.planner import plan
+from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule, allocate
+from fulcrum.readers.federation_reader import read_federation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The noise and the epsilons of one way of keeping a target; epsilons are worst and mean over silos.
+
+    Attributes:
+        allocation: The paper's rule of the noise, at weights by size; or the name of one of `BEYOND`, or `ONE_GROUP`,
+            or `AS_ASKED`.
+        noise_budget: The noise variance entering the model, in units of C²; with a server that pools, for regions that
+            agree, as its influence is; with momentum, scaled to the signal of added-up sums (`Plan.model_noise`).
+        epsilon_above_worst: Against an observer of the sums of the innermost tier; under `ONE_GROUP` the only sum is
+            the federation's.
+        epsilon_above_mean: The same, mean over silos.
+        epsilon_inside_worst: Against an observer of single releases; with masked sums, against the server together with
+            max(1, c) silos of the region; of each region, if all silos are masked as one group.
+        epsilon_inside_mean: The same, mean over silos.
+        least_influence: The influence of the least represented region over its share by size; 1 if all weights are by
+            size.
+    """
+
+    allocation: str
+    noise_budget: float
+    epsilon_above_worst: float
+    epsilon_above_mean: float
+    epsilon_inside_worst: float
+    epsilon_inside_mean: float
+    least_influence: float
+
+
+BEYOND: Mapping[str, Mapping[str, Any]] = {
+    "least-noise": {"weights": "least-noise"},
+    "joint": {"recipe": "joint"},
+}
+"""The rows after the paper's rules, as arguments of `plan`: other weights alone, the joint recipe."""
+
+ONE_GROUP = "one masked group"
+"""The row of masked plans with all silos in one masked group, so that nobody sees a regional sum. The target of the
+regional sums is then a target on the sum of the federation."""
+
+AS_ASKED = "as asked"
+"""The row of the user's own weights, clip and server, if no other row has them."""
+
+EACH_SILO = "each silo for itself"
+"""The first row for persons and records: each silo draws noise for its own persons alone, as without regional sums. The
+target above is then a target inside, and the sums hold more noise than any observer above needs."""
+
+NO_PRIVACY = "no privacy"
+"""The last row for persons and records: neither clip nor noise. The row has no plan."""
+
+_CHOSEN_TOGETHER = ("recipe", "weights", "server", "shrink")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedPlans:
+    """The plans of a comparison, by row.
+
+    Attributes:
+        rows: By name of the row, the arguments of `plan` that differ from a plain plan with the same target.
+        plans: By name of the row, the plan.
+        left_out: By name of a row that cannot keep the target, the reason.
+        baseline: The name of the row that gains in accuracy are relative to.
+    """
+
+    rows: Mapping[str, Mapping[str, Any]]
+    plans: Mapping[str, Plan]
+    left_out: Mapping[str, str]
+    baseline: str = "uniform"
+
+    @property
+    def unit(self) -> PrivacyUnit:
+        """The unit of privacy, the same in every row."""
+        return next(iter(self.plans.values())).unit
+
+    def comparisons(self) -> list[Comparison]:
+        """Returns the row of every plan; for persons and records also the row without privacy."""
+        rows = [comparison_row(plan, name) for name, plan in self.plans.items()]
+        return [*rows, row_without_privacy()] if self.unit.is_within_silo else rows
+
+
+def compare(
+    federation: Any, *, allocation: str | AllocationRule | None = None, **target: Any
+) -> tuple[Comparison, ...]:
+    """Returns a row for each of the paper's allocations, the optimum first, then the rows beyond the paper.
+
+    The paper's allocations have weights by size, a clip at C and added-up sums. After them stand the user's own
+    allocation, if given, and the rows of `BEYOND` that can keep the target; `compare_plans` gives the reason for every
+    row left out. For persons and records the rows are: each silo for itself, regional sums with one multiplier, the
+    optimum, the joint recipe, one masked group, and no privacy.
+
+    Args:
+        federation: A `Federation`, or any value that `read_federation` takes.
+        allocation: One more allocation to compare, "module:function" or a callable.
+        **target: The target of every row, as in `plan`. A recipe, weights or a server make a last row.
+    """
+    read = read_federation(federation)
+    named = with_observer_name(read, target.get("epsilon"), target.get("aggregation", "trusted"), stacklevel=3)
+    return tuple(compare_plans(read, allocation, target | {"epsilon": named}).comparisons())
+
+
+def compare_plans(federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any]) -> ComparedPlans:
+    """Returns the plans of a comparison, by row.
+
+    `least-under-collusion` differs from the optimum with colluders or dropouts alone, and takes a target on the
+    innermost tier. A row beyond the paper is left out if planning refuses the row: the recipe needs the number of
+    parameters, and a server that pools keeps no target on an outer tier. Masked plans have the row `ONE_GROUP` too. All
+    rows for persons and records meet the same epsilon against the observer above, and `EACH_SILO` against the observer
+    inside.
+
+    Args:
+        federation: The federation of the plans.
+        own: One more allocation, "module:function" or a callable.
+        target: As `plan` takes it.
+    """
+    epsilon = target.get("epsilon")
+    innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
+    fits = bool(target.get("colluders") or target.get("dropouts")) and innermost_alone
+    by_person = target.get("unit", "silo") != "silo"
+    rows: dict[str, Mapping[str, Any]] = {
+        name: {"allocation": name} for name in ALLOCATIONS if name != "least-under-collusion" or fits
+    }
+    if by_person:
+        rows = {**_by_itself(federation, target), **{name: {"allocation": name} for name in ("uniform", "optimal")}}
+    baseline = EACH_SILO if EACH_SILO in rows else "uniform"
+    if own is not None and own not in rows:
+        rows[own if isinstance(own, str) else getattr(own, "__name__", "custom")] = {"allocation": own}
+    choices = {name: target[name] for name in _CHOSEN_TOGETHER if target.get(name) is not None}
+    if choices and choices not in ({"recipe": "paper"}, *BEYOND.values()):
+        choices |= {"clip_norm": target["clip_norm"]} if target.get("clip_norm") == "auto" else {}
+    else:
+        choices = {}
+    plans = {name: row_plan(federation, settings, target) for name, settings in rows.items()}
+    left_out = {}
+    beyond = {name: settings for name, settings in BEYOND.items() if name == "joint" or not by_person}
+    more = {**beyond, **_as_one_group(federation, target), **({AS_ASKED: choices} if choices else {})}
+    for name, settings in more.items():
+        try:
+            plans[name] = row_plan(federation, settings, target)
+            rows[name] = settings
+        except (ParameterError, UnreachableTargetError) as error:
+            if name == AS_ASKED:
+                raise
+            left_out[name] = str(error)
+    return ComparedPlans(rows=rows, plans=plans, left_out=left_out, baseline=baseline)
+
+
+def _as_one_group(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the row with all silos masked as one group.
+
+    Plans of silos have the row if their sums are masked and there are several regions; plans of persons always.
+    """
+    epsilon, masked = target.get("epsilon"), target.get("aggregation") == "masked"
+    by_person = target.get("unit", "silo") != "silo"
+    if epsilon is None or not (by_person or (masked and len(federation.innermost.nodes) > 1)):
+        return {}
+    inside, outside = _targets_of(federation, epsilon)
+    if not outside or (masked and set(outside) <= {ROOT}):  # every row has one group then
+        return {}
+    targets = {inside_observer(federation, "masked"): value for value in inside.values()}
+    group: dict[str, Any] = {"epsilon": targets | {ROOT: min(outside.values())}}
+    return {ONE_GROUP: group if masked else group | {"aggregation": "masked"}}
+
+
+def _by_itself(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the row of silos that each protect their own persons; no row without a target in epsilon."""
+    if target.get("epsilon") is None:
+        return {}
+    inside, outside = _targets_of(federation, target["epsilon"])
+    strictest = min([*inside.values(), *outside.values()])
+    return {EACH_SILO: {"epsilon": {inside_observer(federation, "trusted"): strictest}, "aggregation": "trusted"}}
+
+
+def _targets_of(federation: Topology, epsilon: Any) -> tuple[dict[str, float], dict[str, float]]:
+    """Returns the epsilon targets against the observer inside, and against observers of sums."""
+    targets = dict(epsilon) if isinstance(epsilon, Mapping) else {federation.innermost.name: epsilon}
+    names = {SILO, *(inside_observer(federation, aggregation) for aggregation in ("trusted", "masked"))}
+    inside = {tier: targets.pop(tier) for tier in list(targets) if tier in names}
+    return inside, targets
+
+
+def row_plan(federation: Topology, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Plan:
+    """Returns the plan of one row: the target, with the choices of the row alone."""
+    plain = {name: value for name, value in target.items() if name not in _CHOSEN_TOGETHER}
+    if plain.get("clip_norm") == "auto" or "recipe" in settings:
+        plain.pop("clip_norm", None)  # the recipe chooses its own
+    return plan(federation, **(plain | dict(settings)))
+
+
+def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
+    """Returns the name of a plan's row in a comparison; None if no row has the plan's settings.
+
+    Args:
+        plan: The plan.
+        least_influence: The least influence of a region that every row of the comparison keeps.
+    """
+    plain = plan.server_rule.adds_up and plan.clip_share == 1
+    if plain and plan.weights_rule == "sizes":
+        return plan.allocation
+    if plan.allocation != "optimal" or plan.least_influence != least_influence:
+        return None
+    if plain and plan.weights_rule == "least-noise":
+        return "least-noise"
+    joint = recipe_for(RECIPES["joint"], plan.unit)
+    together = (plan.weights_rule, plan.server, plan.shrink) == (joint.weights, joint.server, joint.shrink)
+    return "joint" if together and plan.clip_share < 1 else None
+
+
+def least_influence(plan: Plan) -> float:
+    """Returns the influence of the least represented region over its share by size."""
+    inner = plan.federation.innermost
+    sizes = sum_by(inner.parent_of, plan.federation.sizes, len(inner.nodes))
+    return float((plan.node_influence(inner.name) / (sizes / sizes.sum())).min())
+
+
+def comparison_row(plan: Plan, name: str) -> Comparison:
+    """Returns the row of one plan."""
+    return Comparison(
+        allocation=name,
+        noise_budget=plan.model_noise,
+        epsilon_above_worst=float(plan.epsilon_above.max()),
+        epsilon_above_mean=float(plan.epsilon_above.mean()),
+        epsilon_inside_worst=float(plan.epsilon_inside.max()),
+        epsilon_inside_mean=float(plan.epsilon_inside.mean()),
+        least_influence=least_influence(plan),
+    )
+
+
+def row_without_privacy() -> Comparison:
+    """Returns the row of training with neither clip nor noise: no epsilon is finite."""
+    return Comparison(
+        allocation=NO_PRIVACY,
+        noise_budget=0.0,
+        epsilon_above_worst=math.inf,
+        epsilon_above_mean=math.inf,
+        epsilon_inside_worst=math.inf,
+        epsilon_inside_mean=math.inf,
+        least_influence=1.0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trade:
+    """A division of noise between the observer above the regions and the observer inside; epsilons are the worst.
+
+    Attributes:
+        epsilon_inside: Against an observer of single releases, while the plan keeps every other promise.
+        noise_budget: The noise of the division, in units of C².
+        above_at_budget: The epsilon above if the same division spends the plan's own budget.
+        inside_at_budget: The epsilon inside then.
+    """
+
+    epsilon_inside: float
+    noise_budget: float
+    above_at_budget: float
+    inside_at_budget: float
+
+
+def observer_trade(plan: Plan, *, points: int = 17) -> tuple[Trade, ...]:
+    """Returns divisions of noise, from the division for sums alone to one multiplier for all.
+
+    Between the two ends stand tighter and tighter targets inside, each met with the least noise. Empty if the plan has
+    nothing to trade: aggregators inject the noise, sums are masked, single releases alone have a target, or the two
+    ends are the same.
+
+    >>> ends = observer_trade(plan("consortium", rounds=10, epsilon=1.0), points=2)
+    >>> [(round(end.epsilon_inside, 2), round(end.noise_budget, 2)) for end in ends]
+    [(6.87, 1.34), (1.0, 11.13)]
+    """
+    federation = plan.federation
+    others = {tier: required for tier, required in plan.requirement.multiplier.items() if tier != SILO}
+    if not plan.silos_draw_noise or plan.is_masked or not others:
+        return ()
+    outside = replace(plan.requirement, multiplier=others)
+    least = float(allocate(federation, outside).min())
+    most = float(allocate(federation, outside, "uniform")[0])
+    if least >= most * (1 - 1e-9):
+        return ()
+    trades = []
+    for inside in np.geomspace(least, most, points).tolist():
+        required = replace(outside, multiplier=others | {SILO: inside})
+        division = with_noise(plan, "optimal", allocate(federation, required))
+        factor = (plan.noise_budget / division.noise_budget) ** 0.5
+        scaled = with_noise(plan, "optimal", factor * division.noise_multiplier)
+        trades.append(
+            Trade(
+                epsilon_inside=division.worst_epsilon(SILO),
+                noise_budget=division.noise_budget,
+                above_at_budget=scaled.worst_epsilon(),
+                inside_at_budget=scaled.worst_epsilon(SILO),
+            )
+        )
+    return tuple(trades)

@@ -260,8 +260,15 @@ class MaskedGroup:
     def _secret(self, silo: str, which: str) -> bytes:
         """Returns a secret of a member from the shares of as many holders as necessary.
 
-        The nearest holders on the circle come first, so that most members have shares at the same points and share the
-        computation of Lagrange factors.
+        Holders are the member's neighbours on the circle of all members (`HararyGraph`). The nearest holders come
+        first, so that most members have shares at the same points and share the computation of Lagrange factors.
+
+        Args:
+            silo: The member.
+            which: A field of `Revealed`: "seeds" for the seed of the member's own mask, "keys" for its masking key.
+
+        Raises:
+            ExchangeError: Fewer holders than the threshold have revealed a share of the secret.
         """
         shares: dict[int, bytes] = {}
         nearest = sorted((self._circle.point(silo, holder), holder) for holder in self._circle.holders(silo))

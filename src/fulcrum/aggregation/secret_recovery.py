@@ -16,7 +16,17 @@ from fulcrum.errors import ExchangeError
 
 
 def secret_from(shares: Mapping[int, bytes]) -> bytes:
-    """Returns the secret of these shares; raises `ExchangeError` for malformed shares or shares of several secrets."""
+    """Returns the secret of Shamir shares, `SECRET_BYTES` long: the value at 0 of the polynomial through all shares.
+
+    A value that is too large for a secret shows that the shares are not of one secret; a caller with fewer shares than
+    the threshold may also get a wrong secret without an error, so a caller counts the shares and checks the secret.
+
+    Args:
+        shares: Shares by the point of each share, a number above 0.
+
+    Raises:
+        ExchangeError: There is no share, a share is malformed, or the shares are not of one secret.
+    """
     values = [int.from_bytes(share, "big") for share in shares.values()]
     if not values or any(len(share) != SHARE_BYTES for share in shares.values()) or max(values) >= PRIME:
         raise ExchangeError("mask.shares-malformed")

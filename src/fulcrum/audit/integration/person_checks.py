@@ -301,7 +301,11 @@ class _Checks:
         return {}
 
     def lattice(self) -> _Faults:
-        """Compares the integers of all persons with the integers of the persons alone, on a coarse lattice."""
+        """Checks on a coarse lattice, without noise, that each person is rounded to integers before persons are added.
+
+        The integers of a sum over all persons must equal the sum of the integers of every person in a sum alone. A sum
+        that is rounded once, after the addition, differs, and is a fault.
+        """
         mechanism = LatticeMechanism(
             parameters=self._sum.parameters,
             clip_norm=self._clip,

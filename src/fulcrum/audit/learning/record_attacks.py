@@ -168,7 +168,11 @@ def _updates(
 
 
 def _noisy_silos(plan: Plan, silo: int) -> list[int]:
-    """Returns the silos whose noise the observer inside meets, the silo under attack first."""
+    """Returns the indices of all silos whose unknown noise is in the observer's view, the silo under attack first.
+
+    An aggregator sees single releases, so the attacked silo is alone. With masked sums the observer sees the sum of a
+    group, and the noise of colluding or missing silos is left out.
+    """
     sums = [stage for stage in stages_of(plan, silo=silo) if stage.tier == SILO and not stage.views[0].single]
     if not sums:
         return [silo]

@@ -151,7 +151,10 @@ def export(
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
-    """Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs."""
+    """Write a plan as a table (csv), or as settings for Flower or NVIDIA FLARE.
+
+    With --to flower, a plan for masked sums and --output, the command writes a complete Flower app into a new folder.
+    """
     plan = read_plan(plan_file)
     if to == "flower" and plan.is_masked and output is not None:
         return _export_app(plan, output, style)

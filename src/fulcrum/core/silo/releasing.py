@@ -122,13 +122,14 @@ def release(
     one person are replaced, or come or go; `release` takes the gradients of all persons and clips each gradient.
     Guarantees in deployment:
 
-    - the signal of one unit has norm at most weight times C before the noise, for every dtype, shape, rounding and clip
-      share;
+    - the signal of one unit, its clipped and weighted update without noise, has norm at most weight times C, for every
+      dtype, shape, rounding and clip share (the share of C at which an update is clipped before it is scaled up to C);
     - the noise is at least as wide as the plan says, and drawn for this release alone;
     - no release without a plan that verifies and a policy that allows the plan. Clip, noise and cost come from the
       verified plan, and a plan that was changed in memory is refused (`fulcrum.core.silo.release_parameters`);
     - bytes and cost are on disk before the return. A second call for the same inputs returns the same bytes, free;
-    - refused: a round past the plan's rounds, a cost past the allowance, and other inputs for a released round;
+    - refused: a round past the plan's rounds, a cost past the plan's allowance (the largest total of the ledger's costs
+      against each observer), and other inputs for a released round;
     - all steps are atomic for other threads with the same ledger, under any plans;
     - a refusal depends on types, names, dtypes and shapes of the update or of the rows, and never on a value;
     - a plan for persons refuses an update, since an update mixes persons before the clip, and a plan for silos refuses
@@ -147,7 +148,8 @@ def release(
         update: The change of the model by local training: arrays of half, single or double precision. Integers are
             refused, since counts and buffers are no updates; see `fulcrum.core.messages.layout.flatten_arrays`. None
             for a plan that protects persons.
-        plan: The plan of the release. A research plan requires seeded noise, a deployment plan refuses seeded noise.
+        plan: The plan of the release. A research plan, for simulations, requires seeded noise; a deployment plan, for
+            silos with real data, refuses seeded noise.
         silo: The silo of the update.
         round_number: The round, from 1.
         gradients: For a plan that protects persons: one row of d coordinates for each person, as flat arrays or as

@@ -82,7 +82,13 @@ class ReleasingSilo:
     def _deployed_release(self, arrays: Mapping[str, FloatArray], assignment: Assignment, digest: str) -> Release:
         """Returns the round's release: from the ledger if the ledger has the release, else a new release.
 
-        The ledger is closed during training, which may run for long and may close files of this process.
+        The ledger is closed during training: training may run for long, and the user's code in training may close the
+        open files of this process.
+
+        Args:
+            arrays: The global model of the round, by the names of its arrays.
+            assignment: Plan, silo and number of the round.
+            digest: The digest of all inputs from the server.
         """
         plan, silo, number = assignment.plan, assignment.silo, assignment.round_number
         with self._ledger() as ledger:

@@ -41,7 +41,15 @@ Statement: TypeAlias = tuple[str, tuple[object, ...]]
 
 
 class Content(NamedTuple):
-    """A row with a payload: the table, the SQL that inserts the row with `zeroblob(?)` last, values, and payload."""
+    """A row with a payload, the bytes in the row's last column.
+
+    Attributes:
+        table: The table of the row.
+        sql: The statement that inserts the row. Its last value is `zeroblob(?)`, which makes room for as many bytes as
+            the payload has; the payload is then written into that room.
+        values: The values of all placeholders before the last.
+        data: The payload.
+    """
 
     table: str
     sql: str

@@ -142,7 +142,7 @@ class _Former:
     beside: Path
 
     def payload(self, index: int) -> bytes:
-        """Returns the payload of an entry."""
+        """Returns the released bytes of the entry with the number `index`, from 0."""
         held = self.payloads[index]
         if isinstance(held, bytes):
             return held

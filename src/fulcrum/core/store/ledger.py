@@ -455,7 +455,11 @@ def _digest(parts: list[object]) -> str:
 
 
 def genesis(silo: str) -> str:
-    """Returns the hash before the first entry of a silo's ledger."""
+    """Returns the hash in the place of a previous entry for the first entry of a silo's ledger.
+
+    Every entry holds a hash over its columns and the hash before (`chain_hash`); the chain of a silo begins with
+    SHA-256 over the words "fulcrum.ledger", the format of hashes and the name of the silo.
+    """
     return _digest(["fulcrum.ledger", HASH_FORMAT, silo])
 
 

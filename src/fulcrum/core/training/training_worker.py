@@ -217,9 +217,10 @@ class _RunningWorker:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[Self]:
-        """Lets the process run, and afterwards stops the process and its children until the next round.
+        """Lets the process run inside `with`, and suspends (SIGSTOP) the process and its children at the end.
 
-        A thread or child that training left running could otherwise fill the memory or the disk of the release.
+        The suspended processes wait for the next round. A thread or child that training left running could otherwise
+        fill the memory or the disk that the release needs.
         """
         os.killpg(self._process.pid, signal.SIGCONT)
         try:

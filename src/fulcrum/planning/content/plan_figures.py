@@ -40,7 +40,11 @@ from fulcrum.rules.server_rule import ServerRule
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
 class PlanFigures(PlanData):
-    """The data of a plan, with its figures."""
+    """The settings and noise of a plan (`PlanData`), with the numbers that follow from both.
+
+    The numbers: target and requirement; effective multipliers and epsilons against every observer; influence by silo
+    and by node; information; noise budget, saving and lower bound; lattice steps and widths.
+    """
 
     @cached_property
     def target(self) -> Target:

@@ -177,7 +177,11 @@ class Target:
         return np.asarray(self.unit.sensitivity * math.sqrt(self.rounds) / np.sqrt(left) * factor)
 
     def _factor(self, federation: Topology, tier: str) -> float | FloatArray:
-        """Returns the factor on multipliers for persons with records in several silos, for all silos or by silo."""
+        """Returns the factor, at least 1, by which persons with records in several silos raise the required multiplier.
+
+        The factor belongs to effective multipliers against an observer of `tier`: 1 for all silos if a person has
+        records in one silo, else an array by silo (`PrivacyUnit.factors`).
+        """
         if self.unit.silos_per_person == 1:
             return 1.0
         if self.aggregation == "masked" and tier == SILO:  # the observer inside sees the sum of the masked group

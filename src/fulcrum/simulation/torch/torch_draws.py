@@ -72,7 +72,21 @@ class SharedDraws:
     def _draw_blocks(
         self, use: str, draw: Callable[[int], Any], first: int, last: int, round_number: int
     ) -> Iterator[tuple[int, int, Any]]:
-        """Yields the draws of blocks for a range of silos, silos first; keeps a partly used block for the next part."""
+        """Yields the draws of the silos from `first` to `last` (exclusive), in pieces of at most one block.
+
+        A block is `SILOS_A_BLOCK` silos with consecutive indices, whose numbers come from a single generator. A block
+        that the range covers in part is cached, since the next range of silos needs the rest.
+
+        Args:
+            use: The kind of draws, "picks" or "noise"; blocks of each kind are cached apart.
+            draw: The function from the number of a block to its draws, with silos on the first axis.
+            first: The index of the first silo.
+            last: The index after the last silo.
+            round_number: The round of the draws.
+
+        Yields:
+            First silo, end (exclusive), and the draws of these silos on the first axis.
+        """
         for block in range(first // SILOS_A_BLOCK, -(-last // SILOS_A_BLOCK)):
             start = block * SILOS_A_BLOCK
             begin, end = max(first, start), min(last, start + SILOS_A_BLOCK)

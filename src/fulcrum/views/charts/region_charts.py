@@ -35,13 +35,14 @@ MOST_ROWS = 24
 
 
 def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
-    """Returns the figures of every region in the order of the tree: silos, noise, influence, worst epsilons.
+    """Returns a row of numbers for every region in the order of the tree: silos, noise, influence, worst epsilons.
 
     - Influence stands beside the share by size, or by number of silos where sizes are unknown.
-    - The plan's epsilons stand beside the epsilons of a single multiplier for all silos at the same promise. None is no
-      guarantee.
-    - A federation of more than `most` regions is drawn by its innermost tier of at most `most` nodes, or else by the
-      largest nodes of its outermost tier.
+    - Worst epsilons are the largest of all silos of the region, above the region and inside. The plan's epsilons stand
+      beside the epsilons of a single multiplier for all silos at the same promise. None is no guarantee.
+    - A federation of more than `most` regions is drawn by its innermost tier of at most `most` nodes. If every declared
+      tier has more nodes, the rows are the largest nodes of the outermost declared tier, and all smaller nodes together
+      are the last row.
     """
     federation = plan.federation
     tier = next((tier for tier in federation.tiers if len(tier.nodes) <= most), federation.tiers[-1])

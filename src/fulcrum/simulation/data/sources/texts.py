@@ -32,7 +32,11 @@ def holds_texts(root: Path) -> bool:
 
 
 def read_text_folder(root: Path) -> Texts:
-    """Returns the texts of class.txt or silo/class.txt, below train and test if the folder has exactly these two."""
+    """Returns the texts of a folder with a file `<class>.txt` for each class, and a text in each line of a file.
+
+    The files stand in the folder itself, or in a folder for each silo: `<silo>/<class>.txt`. If the only folders in
+    `root` are called train and test, both have this form inside, and are the two splits.
+    """
     below = {folder.name for folder in root.iterdir() if folder.is_dir() and not folder.name.startswith(".")}
     parts = [root / name for name in sorted(below)] if below == _SPLITS else [root]
     by_silo = any(any(part.glob(f"*/[!.]*{_ENDING}")) for part in parts)

@@ -25,7 +25,7 @@ def test_a_missing_file_is_refused(source):
 
 
 def test_a_name_too_long_for_a_file_is_refused():
-    assert refusal("x" * 5000).endswith("cannot be read: File name too long")
+    assert "cannot be read: File name too long. " in refusal("x" * 5000)
 
 
 def test_a_directory_is_refused(tmp_path):
@@ -53,14 +53,14 @@ def test_an_unknown_extension_is_refused_with_how_to_export_it(tmp_path, name, r
 def test_an_unreadable_file_is_refused(tmp_path, name):
     path = written(tmp_path, name, CSV)
     path.chmod(0)
-    assert refusal(path) == f"{name} cannot be read: Permission denied"
+    assert refusal(path).startswith(f"{name} cannot be read: Permission denied. ")
 
 
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose first byte cannot be read")
 @pytest.mark.parametrize("name", ["a.csv", "a.toml", "a.yml"])
 def test_a_file_that_fails_while_it_is_read_is_refused(tmp_path, name):
     (tmp_path / name).symlink_to("/proc/self/mem")
-    assert refusal(tmp_path / name) == f"{name} cannot be read: Input/output error"
+    assert refusal(tmp_path / name).startswith(f"{name} cannot be read: Input/output error. ")
 
 
 @pytest.mark.parametrize(

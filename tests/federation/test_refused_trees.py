@@ -152,7 +152,7 @@ WRONG_YAML = [
     ),
     (
         project("name: boss, type: admin", f"{SITE}, parent: boss"),
-        "a.yml line 3: 'a' names parent 'boss', an admin. Name a client or relay",
+        "a.yml line 3: 'a' names parent 'boss', which is of type 'admin'. Name a client, a relay or the server as parent",
     ),
     (
         project("name: r, type: relay, parent: s", "name: s, type: relay, parent: r", f"{SITE}, parent: r"),

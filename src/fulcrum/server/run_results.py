@@ -130,6 +130,18 @@ class AllocationResult(msgspec.Struct, kw_only=True):
 
     Standard errors (`_se`) are None if the run had a single seed. Fields with a default are None in files of earlier
     versions, which lack the fields.
+
+    Attributes:
+        allocation: The name of the row: an allocation or a recipe.
+        noise_budget: The noise budget of the plan, in units of C².
+        accuracy: The accuracy on test records, mean over seeds.
+        accuracy_se: The standard error of `accuracy`.
+        gain: The accuracy above the baseline of the comparison, mean of the paired differences.
+        gain_se: The standard error of `gain`.
+        least_influence: The least influence of any region, as a part of the region's share by size.
+        worst_region: The accuracy for the worst region.
+        worst_region_se: The standard error of `worst_region`.
+        reference: The accuracy without clip and noise.
     """
 
     allocation: str
@@ -145,7 +157,11 @@ class AllocationResult(msgspec.Struct, kw_only=True):
 
 
 class ComparisonResult(msgspec.Struct, kw_only=True):
-    """The results of all allocations at the same target, as written by `save_comparison`."""
+    """The results of all allocations at the same target, as written by `save_comparison`.
+
+    The file states the federation, the target (rounds, delta, accountant, epsilon by tier, information, budget,
+    colluders, dropouts), the task, the seeds, the law of sizes, a row for each allocation, and the command.
+    """
 
     federation_digest: str
     rounds: int
@@ -245,7 +261,7 @@ _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
 def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
-    """Returns the results in a file; None without a file."""
+    """Returns the results in a JSON file as an object of the type `kind`; None without a file."""
     try:
         return json_of(regular_file(path).read_bytes(), kind)
     except FileNotFoundError:

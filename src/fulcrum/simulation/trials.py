@@ -195,7 +195,7 @@ def comparison_on_task(
 
 
 def _row_target(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
-    """Returns the target of a row, with the number of parameters for rows beyond the paper."""
+    """Returns the target of the row `name` of a comparison, with the number of parameters for rows beyond the paper."""
     if target.get("parameters") is not None or name not in (*BEYOND, AS_ASKED):
         return dict(target)
     return dict(target) | {"parameters": parameters_of(model, task)}

@@ -261,7 +261,12 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True)
 class Reasons:
-    """The reasons for a verdict, gathered test by test."""
+    """The reasons for a verdict as sentences, gathered test by test.
+
+    Attributes:
+        violated: Reasons for the verdict that the plan's guarantee is violated.
+        looser: Reasons for the verdict that the noise is wider than the plan says.
+    """
 
     violated: list[str] = field(default_factory=list)
     looser: list[str] = field(default_factory=list)

@@ -72,7 +72,10 @@ class Tally:
         return _shift(rate_at_most(guesses, self.trials, spared), rate_at_most(self.right, guesses, rest))
 
     def _at_least(self, error: float) -> tuple[float, float]:
-        """Returns lower bounds on the rate of guesses, and of right ones among them; both hold except with `error`."""
+        """Returns two lower bounds: on the rate of guesses among trials, and on the rate of right ones among guesses.
+
+        Both bounds hold together except with probability `error`.
+        """
         guesses = self.right + self.wrong
         guessed = rate_at_least(guesses, self.trials, _SPARED * error)
         # Given the number of guesses, the number of right guesses is binomial.

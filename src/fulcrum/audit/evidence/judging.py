@@ -50,7 +50,7 @@ class Errors:
 
 
 def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None:
-    """Adds a reason if some noise is too narrow or too wide."""
+    """Adds a reason to `reasons` if the noise called `what` is too narrow or too wide; `error` is the test's level."""
     if width.too_little < error:
         reasons.violated.append(f"{what} is {width.ratio:.1%} as wide as the plan says.")
     elif width.too_much < error:
@@ -58,20 +58,39 @@ def judge_width(what: str, width: Width, error: float, reasons: Reasons) -> None
 
 
 def judge_rounds(what: str, squares: FloatArray, count: int, error: float, reasons: Reasons) -> None:
-    """Adds a reason if some noise is too narrow in a round."""
+    """Adds a violation to `reasons` if the noise called `what` is too narrow in a round.
+
+    Args:
+        what: The name of the noise, for the sentence.
+        squares: By round, the sum of the squared noise, in widths of the plan.
+        count: The number of values of a round.
+        error: The level of the test.
+        reasons: The reasons so far.
+    """
     least = narrowest(squares, count)
     if least.p_value < error:
         reasons.violated.append(f"In round {least.place} {what} is {least.ratio:.1%} as wide as the plan says.")
 
 
 def judge_shape(what: str, counts: IntArray, error: float, reasons: Reasons) -> None:
-    """Adds a violation if Pearson's test on bin counts of noise rejects a normal shape; `error` is the test's level."""
+    """Adds a violation to `reasons` if Pearson's test rejects a normal shape of the noise called `what`.
+
+    `counts` are the numbers of draws by bin, and `error` is the test's level.
+    """
     if shape_p_value(counts) < error:
         reasons.violated.append(f"{what} is not Gaussian, whatever its width.")
 
 
 def judge_freshness(what: str, products: FloatArray, count: int, error: float, reasons: Reasons) -> None:
-    """Adds a reason if some noise is not fresh in every round."""
+    """Adds a violation to `reasons` if the noise called `what` is not drawn anew in every round.
+
+    Args:
+        what: The name of the noise, for the sentence.
+        products: (rounds, rounds), the sums of products of the noise in two rounds.
+        count: The number of values of a round.
+        error: The level of the test.
+        reasons: The reasons so far.
+    """
     repeated = repetition(products, count)
     if repeated is not None and repeated.p_value < error:
         first, second = repeated.two
@@ -118,7 +137,14 @@ def probe(
 
 
 def _judge_coordinates(of: str, draws: FloatArray, errors: Errors, reasons: Reasons) -> None:
-    """Adds a reason unless noise, (draws, coordinates), is present and drawn anew in every coordinate."""
+    """Adds a violation unless noise is present and drawn anew in every coordinate.
+
+    Args:
+        of: The part that drew the noise, for the sentence.
+        draws: The noise, (draws, coordinates), in widths of the plan.
+        errors: The levels of all tests.
+        reasons: The reasons so far.
+    """
     least = narrowest(np.einsum("dc,dc->c", draws, draws), len(draws))
     if least.p_value < errors.noise:
         reasons.violated.append(

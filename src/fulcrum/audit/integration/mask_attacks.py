@@ -81,7 +81,7 @@ def seed_bits(drawn: int, pairs: int) -> float:
 
 
 def _mask(key: bytes) -> bytes:
-    """Returns the first bytes of a mask."""
+    """Returns the first bytes of the mask that silos derive from `key`."""
     vector = np.zeros(_WORDS, dtype=np.uint64)
     silos_masks.add_mask(vector, key)
     return vector.tobytes()

@@ -83,7 +83,7 @@ def canaries_of(plan: Plan, sums: Sequence[RegionalSum], seed: int) -> tuple[Flo
 def _masked_sums(
     plan: Plan, name: str, members: list[str], rounds: int, parameters: int, seed: int, scratch: Path
 ) -> list[RegionalSum]:
-    """Returns the unmasked sums of silos that send canaries."""
+    """Returns the unmasked sums of the group `name`, one for each round from 1, whose silos send canaries."""
     folders = {silo: scratch / str(place) for place, silo in enumerate(members)}
     for folder in folders.values():
         (folder / "state").mkdir(parents=True)

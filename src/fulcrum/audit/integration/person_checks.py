@@ -203,7 +203,14 @@ def memory_probe(of: str, node: str, first: FloatArray, second: FloatArray, unit
 
 
 def state_probe(of: str, node: str, persons: int, unit: PrivacyUnit) -> Probe:
-    """Returns the verdict on a gradient function that gives one person two gradients in the same round."""
+    """Returns the verdict on a gradient function that gives one person two gradients in the same round.
+
+    Args:
+        of: The part under test.
+        node: The silo under test.
+        persons: The number of persons of the test.
+        unit: The unit of privacy of the plan.
+    """
     details = {"what": "a second call in the same round", "share": "more than rounding does", "noun": unit.noun}
     return _fault_probe(of, node, persons, REMEMBERS, **details)
 

@@ -223,7 +223,14 @@ def made_up_task(plan: Plan, *, seed: int, features: int, records: int = 8) -> T
 
 
 def probes_of_noise(plan: Plan, noise: Sequence[FloatArray], errors: Errors, *, of: str) -> list[Probe]:
-    """Returns, by region, the verdict on the noise in the sums; `noise` has (rounds, regions, parameters) by run."""
+    """Returns the verdict on the noise in the sums of every region that has noise, in the order of the plan.
+
+    Args:
+        plan: The plan of the sums.
+        noise: By run, the noise in the sums, (rounds, regions, parameters).
+        errors: The levels of all tests.
+        of: The part that drew the noise, for the sentences.
+    """
     inner = plan.federation.innermost
     width = np.sqrt(plan.node_noise(inner.name)) * plan.clip_norm
     probes = []

@@ -83,7 +83,10 @@ class AuditedPath:
         return seeded_mechanism(self.plan, silo, SeededNoise(seed=seed), round_number)
 
     def person_shifts(self, silo: int, round_number: int) -> tuple[float, float]:
-        """Returns a silo's sum of persons at the canary's coordinate, for both signs, minus the middle of the two."""
+        """Returns a silo's sum of persons at the canary's coordinate: with a positive canary, with a negative canary.
+
+        Both sums are relative to the middle of the two, and without noise.
+        """
         turn = turn_of(round_number)
         if (silo, turn) not in self._shifts:
             mechanism = self.mechanism(silo, round_number, seed=0)

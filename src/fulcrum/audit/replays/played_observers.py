@@ -236,7 +236,10 @@ def _too_large(plan: Plan, tier: str, silos: int, room: int) -> ParameterError:
 
 
 def _fitting(plan: Plan, wanted: list[int], most: int, room: int) -> list[int]:
-    """Returns the regions to audit: the first wanted regions that fit."""
+    """Returns the indices of the regions to audit, sorted.
+
+    The wanted regions are taken in order: at most `most` regions, with at most `room` silos together.
+    """
     sizes = np.bincount(plan.federation.innermost.parent_of)
     fitting: list[int] = []
     for region in wanted:
@@ -266,7 +269,16 @@ def _silos_of(plan: Plan, region: int) -> tuple[int, ...]:
 def _stages_of_group(
     plan: Plan, tier: str, name: str, members: dict[int, tuple[int, ...]], silo: int | None, copies: int
 ) -> tuple[Stage, ...]:
-    """Returns the games of silos with a common sum: against the observer of the sum, and the observer inside."""
+    """Returns the games of silos with a common sum: against the observer of the sum, and the observer inside.
+
+    Args:
+        plan: The plan under audit.
+        tier: The tier of the observer of the sum.
+        name: The node of the tier whose sum the observer sees.
+        members: By index of a region, the indices of its silos in the sum.
+        silo: The silo under attack; None for the silo with the highest epsilon against each observer.
+        copies: The number of silos that hold records of the canary person.
+    """
     where = [member for some in members.values() for member in some]
     target = int(where[np.argmax(plan.epsilon_above[where])]) if silo is None else silo
     single = int(where[np.argmax(plan.epsilon_inside[where])]) if silo is None else silo

@@ -133,17 +133,35 @@ class Replays:
 
 @dataclass(slots=True, kw_only=True)
 class _Chunk:
-    """The views of some replays, (rows, rounds, replays), and the noise of single silos."""
+    """The views of some replays, and the noise of single silos.
+
+    Attributes:
+        positive: By replay, True if the canary has its first sign.
+        seen: By view, the values that the observer sees, (rows, rounds, replays).
+        squares: By silo, the sum of the squared noise, in widths claimed.
+        silo_noise: The noise of single silos in some replays, (rounds, silos, replays), in widths claimed.
+    """
 
     positive: BoolArray
     seen: list[Values]
     squares: FloatArray
-    silo_noise: FloatArray  # (rounds, silos, replays): the noise of single silos in some replays, in widths claimed
+    silo_noise: FloatArray
 
 
 @dataclass(slots=True, kw_only=True)
 class _Counts:
-    """Sums over the replays of a view."""
+    """Sums over the replays of a view.
+
+    Attributes:
+        right: The number of right guesses by threshold, "rare" or "usual".
+        wrong: The number of wrong guesses by threshold.
+        replays: The number of replays.
+        sums: By round, the sum of the values that the observer sees, with the canary's sign of the round removed.
+        products: (rounds, rounds), the sums of products of these values in two rounds.
+        turns: By modulus, the sum of exp(i phase) of the observed integers; empty in research.
+        looked_at: The number of integers in `turns`.
+        shape: Counts of the noise by interval.
+    """
 
     right: dict[str, int] = field(default_factory=lambda: {"rare": 0, "usual": 0})
     wrong: dict[str, int] = field(default_factory=lambda: {"rare": 0, "usual": 0})
@@ -370,7 +388,7 @@ def _rules(
     trials: int,
     error: float,
 ) -> list[tuple[Score, Thresholds]]:
-    """Chooses on the pilot the score and the thresholds of every observer."""
+    """Chooses on the pilot replays a score and its thresholds; returns both for every view of the stage, in order."""
     positive = np.concatenate([chunk.positive for chunk in chunks])
     rules = []
     for place in range(len(stage.views)):

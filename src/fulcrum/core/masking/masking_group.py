@@ -134,6 +134,10 @@ class Group:
 def group_of(plan: VerifiedPlan, name: str) -> Group:
     """Returns a group of a plan that carries the keys of all members.
 
+    Args:
+        plan: A verified plan with masked sums.
+        name: The name of the group: a region, or "federation" if all silos are one group.
+
     Raises:
         ExchangeError: The plan has no such group, lacks a key, has a key twice, or has silos that draw no noise.
         ParameterError: The numbers of dropouts and colluders are too large for a masked group.
@@ -203,7 +207,12 @@ def check_sheltered(plan: PlanData, silo: str) -> None:
 
 
 def _bits(largest: Iterable[float], name: str) -> int:
-    """Returns the least width, in bits, in which a sum over all members never wraps."""
+    """Returns the least width of integers, in bits, in which a sum over all members never wraps.
+
+    Args:
+        largest: By member, the largest absolute coordinate of a release, in lattice steps.
+        name: The group, for the error.
+    """
     whole = sum(math.ceil(size) for size in largest)
     for bits in WIDTHS:
         if whole < 2 ** (bits - 1):

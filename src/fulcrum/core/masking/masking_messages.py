@@ -221,7 +221,7 @@ def request_from_bytes(data: Any) -> Request:
 
 
 def body_of(answer: MemberReply, kind: type[_Body]) -> _Body:
-    """Returns the decoded content of an answer, or raises `ExchangeError`."""
+    """Returns the content of an answer as an object of the type `kind`; raises `ExchangeError` for other bytes."""
     return decode(bytes(answer.body), kind, f"what silo {in_one_line(answer.silo)[:60]!r} should answer")
 
 

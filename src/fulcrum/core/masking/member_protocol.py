@@ -355,7 +355,11 @@ class MemberProtocol:
         return max(self.least, state.least)
 
     def _check_enough(self, members: Collection[str], least: int) -> None:
-        """Raises `ExchangeError` or `PolicyError` if the plan or the policy forbids a sum of the members."""
+        """Raises an error if the plan or the policy forbids a sum of these members.
+
+        `least` is the least number of members by the silo's policy. The plan's refusal is an `ExchangeError`, the
+        policy's a `PolicyError`.
+        """
         if reason := self.group.lacking(set(members)):
             raise ExchangeError("mask.members-missing", reason=reason)
         if len(members) < least:

@@ -30,7 +30,10 @@ CREATE TABLE round (
 
 
 class MemberStore(DatabaseFile):
-    """A silo's record of its masked rounds, locked and connected; made by `open`."""
+    """The file in which a silo records its masked rounds: the last attempt, its state, and the unmasking of each round.
+
+    The record stops a silo from unmasking a second sum of a round. A store is locked and connected; `open` makes it.
+    """
 
     application = 0x46554C4D  # "FULM"
     version = FORMAT
@@ -56,9 +59,9 @@ class MemberStore(DatabaseFile):
         return not self.rows("SELECT 1 FROM round LIMIT 1")
 
     def state(self, session: Session) -> tuple[State | None, bool] | None:
-        """Returns the state of a round, None after the state was erased, and True if the round is unmasked.
+        """Returns two values, the state of a round and the fact of its unmasking; None in place of both if it is new.
 
-        The result is None for a new round. A round of a different attempt or model is returned unchanged.
+        The state is None after the state was erased. A round of a different attempt or model is returned unchanged.
         """
         rows = self.rows(
             "SELECT state, unmasked FROM round WHERE plan = ? AND number = ?",

@@ -9,7 +9,7 @@ from fulcrum.errors import ExchangeError
 
 
 class DistinctKeys:
-    """The keys of a roster, with the sender of every key."""
+    """The public keys of a round's members so far, all different, with the member that sent each key."""
 
     def __init__(self) -> None:
         self._owners: dict[int, str] = {}

@@ -23,7 +23,7 @@ _CHECKSUM, _LENGTH = 32, 8  # bytes of the file's head
 
 
 class _Round(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a round."""
+    """The record of a round: last attempt, digest of the model, fact of the unmasking, and the member's last state."""
 
     attempt: int
     input_digest: str = msgspec.field(name="basis")

@@ -52,6 +52,11 @@ def decode(data: Any, kind: type[_Header], what: str) -> _Header:
     A value has one encoding. Bytes that were added, or written in another way, are refused: two encodings of one value
     would have two digests and two signatures, and unread bytes could carry anything.
 
+    Args:
+        data: The bytes that arrived, from a sender without trust.
+        kind: The type of the value.
+        what: The expected message, as a noun for errors.
+
     Raises:
         ExchangeError: The bytes are not the encoding of a value of this type.
     """
@@ -66,7 +71,10 @@ def decode(data: Any, kind: type[_Header], what: str) -> _Header:
 
 
 def _bytes_of(data: Any, what: str) -> memoryview:
-    """Returns a view of `data` as single bytes: a view of wider items would be sliced and compared item by item."""
+    """Returns a view of `data` as single bytes: a view of wider items would be sliced and compared item by item.
+
+    `what` is the expected message, as a noun for errors.
+    """
     try:
         return memoryview(data).cast("B")
     except (TypeError, ValueError, BufferError) as error:
@@ -74,7 +82,7 @@ def _bytes_of(data: Any, what: str) -> memoryview:
 
 
 def header_of(kind: type[_Header], message: Any) -> _Header:
-    """Returns the header of a message; the message has an attribute for every field of the header."""
+    """Returns a header of the type `kind`; `message` has an attribute for every field of the header."""
     return kind(**{field.name: getattr(message, field.name) for field in msgspec.structs.fields(kind)})
 
 

@@ -27,7 +27,12 @@ _MOST_AXES = 64
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """The names and shapes of an update's arrays, in order."""
+    """The names and shapes of an update's arrays, in the order in which all coordinates stand in one row.
+
+    Attributes:
+        names: The name of every array.
+        shapes: The shape of every array, in the order of the names.
+    """
 
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -161,7 +166,10 @@ def floats_by_name(
 
 
 def as_floats(array: Any, whose: str, error: type[FulcrumError]) -> np.ndarray[Any, Any]:
-    """Returns an array of half, single or double precision, without a copy; raises `error` for any other value."""
+    """Returns an array of half, single or double precision, without a copy; raises `error` for any other value.
+
+    `whose` is the noun for the array in the error.
+    """
     if isinstance(array, np.ma.MaskedArray):
         raise error("arrays.masked", noun=whose)
     try:

@@ -57,7 +57,14 @@ DECLINED = "fulcrum.declined/1"
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan, silo, region and round that a message is bound to."""
+    """The plan, silo, region and round to which signature and encryption bind a message.
+
+    Attributes:
+        plan_digest: The digest of the plan.
+        silo: The silo that sends the message.
+        region: The region that receives the message.
+        round_number: The round, from 1.
+    """
 
     plan_digest: str
     silo: str
@@ -74,13 +81,13 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Envelope(Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=FORMAT):
-    """The header of a sealed release; the ciphertext follows."""
+    """The header of a sealed release: a `Context` with the silo's Ed25519 signature; the ciphertext follows."""
 
     signature: bytes
 
 
 class Decline(Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=DECLINED):
-    """A signed statement that a silo sends no release in a round."""
+    """A statement that a silo sends no release in a round: a `Context` with the silo's Ed25519 signature."""
 
     signature: bytes
 

@@ -56,7 +56,7 @@ _STEP_BYTES = 2**22
 
 
 class Journal(enum.Enum):
-    """The four states of SQLite's rollback journal, the file `<name>-journal`, judged by the commit mark of the file."""
+    """The states of SQLite's rollback journal, the file `<name>-journal`, as judged by the file's commit mark."""
 
     UNNEEDED = "the file is whole, and the journal holds nothing that SQLite would play back"
     NEEDED = "the file may be half written, and the journal takes it back to the state before"

@@ -179,7 +179,11 @@ class TrainingWorker:
 
 
 class _RunningWorker:
-    """A worker process, and the silo's ends of its socket, file and pipe."""
+    """A worker process, and the silo's ends of three connections to it.
+
+    The socket carries requests and answers, and the shared file the model and rows of numbers. When the pipe closes, a
+    watcher kills the worker.
+    """
 
     def __init__(self, module: str, setup: _Setup, memory: int) -> None:
         self.setup = setup
@@ -250,7 +254,10 @@ class _RunningWorker:
         self._channel.sendall(b"%d\n" % round_number)
 
     def next_rows(self, until: float) -> int:
-        """Waits for an answer; returns the number of rows in the shared file, 0 after the last row."""
+        """Waits for an answer; returns the number of rows in the shared file, 0 after the last row.
+
+        `until` is the end of the wait by the clock `time.monotonic`; a later answer raises `TimeoutError`.
+        """
         line = b""
         while not line.endswith(b"\n"):
             left = until - time.monotonic()

@@ -109,7 +109,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
             self._report(coordinator, self._evaluation, fl_ctx)
 
     def _report(self, coordinator: Coordinator, evaluation: Evaluation, fl_ctx: FLContext) -> None:
-        """Measures the model after the latest round, and writes run.json, with all rounds so far, to the server's kit."""
+        """Measures the model after the latest round, and writes all rounds so far to run.json in the server's kit."""
         evaluation.measure(coordinator.model, coordinator.round_number - 1)
         site = evaluation.site
         run = deployed_run(

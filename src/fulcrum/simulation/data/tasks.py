@@ -44,7 +44,14 @@ _CELL_CHARACTERS = 40  # of a cell in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltIn:
-    """The default settings of a task known by name."""
+    """The default settings of a task known by name.
+
+    Attributes:
+        classes: By name of a class of the task, the labels of the file that belong to the class.
+        components: The number of principal components to keep.
+        records: The number of records of a silo; None for as many as available.
+        sensitive: The indices of the sensitive classes; empty for the last class.
+    """
 
     classes: Mapping[str, Sequence[int]]
     components: int
@@ -140,7 +147,7 @@ class Task:
                 raise DataError("data.feature-not-finite", data=self.name, part=f"{part} ", record=worst, precision="")
 
     def _check(self, part: str) -> None:
-        """Raises `DataError` for records, targets and silos of a split that do not fit each other."""
+        """Raises `DataError` for records, targets and silos of a split that do not fit; `part` is "train" or "test"."""
         features, labels = (np.asarray(getattr(self, f"{what}_{part}")) for what in ("features", "labels"))
         object.__setattr__(self, f"features_{part}", features)
         object.__setattr__(self, f"labels_{part}", labels)

@@ -40,7 +40,13 @@ _BATCH_STREAM = 0x6261746368  # keeps the choice of batches apart from every oth
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTraining:
-    """Settings of a silo's training between two releases."""
+    """Settings of a silo's training between two releases.
+
+    Attributes:
+        learning_rate: The step of stochastic gradient descent.
+        steps: The number of steps.
+        batch: The number of records of a step.
+    """
 
     learning_rate: float
     steps: int = 10
@@ -244,7 +250,13 @@ class Variants:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Job:
-    """A federation to train: a seed, the records of every silo, and the variants."""
+    """A federation to train.
+
+    Attributes:
+        seed: The seed of batches and noise.
+        partition: The training records of every silo.
+        variants: The plans to train side by side, with the same batches and normal draws.
+    """
 
     seed: int
     partition: Partition
@@ -276,7 +288,10 @@ class FederationRun:
     regional_sums: FloatArray | None
 
     def by_variant(self, place: IntArray) -> "FederationRun":
-        """Returns the run with a copy for every variant of a result that `Variants.distinct` has once."""
+        """Returns the run with a result for every variant, from a run of distinct variants.
+
+        `place` has, for every variant, the index of its equal among the distinct variants (`Variants.distinct`).
+        """
         if self.models.shape[-1] == len(place):
             return self
         return FederationRun(

@@ -75,7 +75,10 @@ def clipped_sums(
 
 
 def _chunks(starts: IntArray, first: int, last: int, rows: int) -> list[tuple[int, int]]:
-    """Returns persons first to last in parts of at most so many records, of one person at least."""
+    """Divides the persons from `first` to `last` (exclusive) into chunks of at most `rows` records.
+
+    Returns first person and end (exclusive) of every chunk. A chunk has at least one person.
+    """
     chunks, begin = [], first
     while begin < last:
         end = int(np.searchsorted(starts, starts[begin] + max(rows, 1), side="right")) - 1

@@ -79,7 +79,10 @@ class Servers:
 
 
 class PoolingVariants:
-    """Servers that pool, for several variants, with the totals of all rounds by region."""
+    """The servers of several variants whose rule is `RandomEffectsRule`, computed at once.
+
+    The object holds, by variant, the model's displacement and the totals of all rounds by region.
+    """
 
     def __init__(self, rules: Sequence[RandomEffectsRule], *, coordinates: int, classes: int | None) -> None:
         """Begins with models that have not moved.

@@ -46,7 +46,7 @@ class TensorDraws:
         return drawn
 
     def integers(self, *, round_number: int, first: int, last: int, width: int, bits: int) -> Any:
-        """Returns whole numbers below two to the `bits`, (silos, width)."""
+        """Returns whole numbers below two to the `bits` for the silos from `first` up to `last`, (silos, width)."""
         return self.torch.cat(
             [
                 self.torch.randint(0, 1 << bits, (run, width), device=self.device, generator=generator)[begin:end]
@@ -57,7 +57,19 @@ class TensorDraws:
     def _runs(
         self, use: str, round_number: int, first: int, last: int, width: int
     ) -> Iterator[tuple[int, int, int, Any]]:
-        """Yields every run that a piece meets: length, begin and end of the common part, and a generator."""
+        """Yields every run of silos that meets the silos from `first` up to `last`.
+
+        Args:
+            use: The use of the draws, "batch" or "noise": each use has streams of its own.
+            round_number: The round of the draws.
+            first: The index of the first silo.
+            last: The index after the last silo.
+            width: The number of draws of a silo.
+
+        Yields:
+            The number of silos of the run, begin and end (exclusive) of the common part within the run, and the run's
+            generator.
+        """
         draws, silos = _RUN.get(self.device.partition(":")[0], _RUN[""])
         run = max(min(draws // width, silos), 1)
         for number in range(first // run, -(-last // run)):
@@ -67,8 +79,9 @@ class TensorDraws:
 
 
 def stream_of(seed: int, use: str, round_number: int, run: int) -> int:
-    """Returns the 32 bits that begin a stream; torch reads no more bits on a processor.
+    """Returns the 32 bits that begin the stream of a run of silos; `use` is "batch" or "noise".
 
+    Torch reads no more bits on a processor.
     Hashes of 32 bits would often coincide in a large simulation, and equal streams would give two silos the same noise.
     The streams of a seed are therefore numbered, and the numbers permuted by a Feistel network of four steps: no two
     streams coincide up to 2,048 rounds of 2^20 runs.

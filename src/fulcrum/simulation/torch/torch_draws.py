@@ -20,7 +20,10 @@ _SILOS_A_PIECE = 1_008
 
 
 class ChunkDraws(Protocol):
-    """The draws of a chunk of silos in a round; draws depend on seed, round and silo, and not on the chunk."""
+    """The draws of a chunk of silos in a round; draws depend on seed, round and silo, and not on the chunk.
+
+    A chunk is the silos from the index `first` to the index `last` (exclusive).
+    """
 
     def picks(self, first: int, last: int, round_number: int) -> Any:
         """Returns the records of every batch, (steps, silos, batch)."""
@@ -44,7 +47,7 @@ def draws_of(kind: str, job: Job, training: LocalTraining, model: TorchModel, de
 
 
 class SharedDraws:
-    """The draws of the NumPy engines, to the bit."""
+    """The draws of the NumPy engines, equal to the bit, so that both engines train on the same batches and noise."""
 
     def __init__(self, job: Job, training: LocalTraining, model: TorchModel, device: str) -> None:
         self._job, self._training, self._device, self._width = job, training, device, model.parameters

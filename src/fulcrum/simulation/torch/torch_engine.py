@@ -338,7 +338,11 @@ class TensorSilos:
             yield from (call(*arguments) for call, *arguments in calls)
 
     def _chunk_sums(self, start: Tensors, first: int, last: int, round_number: int) -> list[tuple[Any, Any]]:
-        """Trains, clips, perturbs and weights a chunk of silos; returns regions and the chunk's part of their sums."""
+        """Trains, clips, perturbs and weights the silos from `first` to `last` (exclusive).
+
+        Returns pairs of regions and the chunk's part of the sums of these regions, (regions, variants, parameters); all
+        parts of a region are to be added.
+        """
         torch, variants = self._torch, self._job.variants
         updates = self._updates(start, self._draws.picks(first, last, round_number))
         sizes = torch.linalg.vector_norm(updates, dim=2).double().cpu().numpy()
@@ -363,9 +367,12 @@ class TensorSilos:
         return sent
 
     def _add_by_region(self, first: int, factors: Any, values: Any) -> tuple[Any, Any]:
-        """Adds up values by region, times factors by silo and variant; returns regions and (regions, variants, ...).
+        """Adds up values by region, times factors; returns the indices of regions, and sums (regions, variants, ...).
 
-        Values are by silo and variant, or by silo alone with an axis of length 1 in the place of variants.
+        Args:
+            first: The index of the first silo.
+            factors: By silo and variant, for silos with consecutive indices.
+            values: By silo and variant, or by silo alone with an axis of length 1 in the place of variants.
         """
         torch = self._torch
         regions, member_of = self._members(first, first + len(factors))
@@ -380,7 +387,7 @@ class TensorSilos:
         return regions, added.double()
 
     def _members(self, first: int, last: int) -> tuple[Any, Any]:
-        """Returns the regions of a range of silos, and the position of every silo's region in the list."""
+        """Returns the regions of the silos from `first` to `last` (exclusive), and each silo's position among them."""
         membership = self._membership.get((first, last))
         if membership is None:
             regions, member_of = np.unique(self._job.variants.region_of[first:last], return_inverse=True)
@@ -493,7 +500,7 @@ def _leaves(start: Tensors, silos: int) -> Tensors:
 
 
 def too_large(what: str, device: str, error: Exception) -> ParameterError:
-    """Returns the error for a load that does not fit into the memory of a device."""
+    """Returns the error for a load, named by `what`, that does not fit into the memory of a device."""
     reason = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
     return ParameterError("training.memory-exceeded", load=what, device=device, reason=reason)
 

@@ -354,7 +354,7 @@ class _Persons(TensorSilos):
         close_silo()
 
     def _chunks(self, first: int) -> Iterator[tuple[int, int]]:
-        """Yields the persons of every chunk, of one person at least."""
+        """Yields first person and end (exclusive) of every chunk, from the person `first` on; no chunk is empty."""
         while first < len(self._silo_of):
             last = int(np.searchsorted(self._starts, self._starts[first] + self._chunk, side="right")) - 1
             last = max(last, first + 1)
@@ -362,10 +362,11 @@ class _Persons(TensorSilos):
             first = last
 
     def _run_sums(self, variant: int, parameters: Tensors, first: int, last: int) -> list[tuple[int, bool, Any]]:
-        """Returns the clipped, negative gradients of a chunk of persons, added up by run of persons.
+        """Returns the clipped, negative gradients of the persons from `first` to `last` (exclusive), added up by run.
 
         A run is a region, weighted; or a silo with more persons than its largest sum, without the weight, since such a
-        sum is scaled down as a whole.
+        sum is scaled down as a whole. Each run has three values: the silo of its first person, True for a run of the
+        second kind, and the sum.
         """
         torch, variants, persons = self._torch, self._job.variants, last - first
         gradients = self._gradients_of(parameters, first, last)
@@ -390,14 +391,20 @@ class _Persons(TensorSilos):
         return sums
 
     def _person_of(self, first: int, last: int) -> Any | None:
-        """Returns the person of every record of a chunk, from 0; None if every record is a person."""
+        """Returns the person of every record of the persons from `first` to `last` (exclusive), counted from 0.
+
+        The result is None if every record is a person.
+        """
         counts = np.diff(self._starts[first : last + 1])
         if (counts == 1).all():
             return None
         return self._torch.as_tensor(np.repeat(np.arange(last - first), counts)).to(self._device.name)
 
     def _gradients_of(self, parameters: Tensors, first: int, last: int) -> RecordGradients:
-        """Returns the gradients of a chunk; a person with more records than a chunk is added up in parts."""
+        """Returns the gradients of the persons from `first` to `last` (exclusive).
+
+        A person with more records than a chunk is added up in parts.
+        """
         start, stop = int(self._starts[first]), int(self._starts[last])
         with self._own_steps() as steps:
             total: RecordGradients | None = None

@@ -267,7 +267,7 @@ def _functions() -> SimpleNamespace:
     torch = require_torch()
 
     class Stacked(torch.autograd.Function):  # type: ignore[misc,name-defined]
-        """A function whose mapped axis joins the stack."""
+        """A function of stacked tensors: `vmap` joins the mapped axis (silos) to the first axis, and calls it once."""
 
         @classmethod
         def vmap(cls, info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[Any, int]:

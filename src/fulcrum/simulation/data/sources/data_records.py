@@ -62,7 +62,17 @@ def check_examples(
     persons: _Array | None = None,
     targets: str = "classes",
 ) -> Examples:
-    """Returns examples of features, labels, silos and persons, or refuses missing and unfitting values."""
+    """Returns examples of features, labels, silos and persons, or refuses missing and unfitting values.
+
+    Args:
+        where: The name of the data, for errors.
+        what: The split with a blank behind, such as "training ", for errors; may be empty.
+        features: By record, an array of at least one axis.
+        labels: By record, the class, number or labels.
+        silo: By record, the silo; None for data without silos.
+        persons: By record, the person; None for data without persons.
+        targets: A kind of `TARGETS`.
+    """
     if features.ndim < 2 or features.dtype.kind not in "fiu":
         raise DataError("data.features-type", data=where, dtype=features.dtype, shape=features.shape)
     if not math.prod(features.shape[1:]):

@@ -1,4 +1,5 @@
 import base64
+import contextlib
 import json
 import os
 import stat
@@ -6,7 +7,7 @@ import threading
 
 import pytest
 from error_codes import coded
-from forging import lie, sign_anyway
+from forging import lie, sealed, sign_anyway
 
 import fulcrum
 from fulcrum.core.plan.keys import private_key, public_key, public_text
@@ -284,3 +285,43 @@ def test_public_keys_are_read_as_their_kind_alone(tmp_path):
     ):
         with pytest.raises(SignatureError, check=coded("key.public-invalid")):
             public_key(text, kind)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"unit": "person", "unit_name": "patient"},
+        {"unit": "person", "neighbours": "add-remove", "silos_per_person": 2, "silo_epsilon": 300.0, "silo_clip": 20.0},
+        {"unit": "record"},
+    ],
+)
+def test_a_plan_for_persons_is_signed_and_a_changed_one_is_refused(settings, tmp_path):
+    path, public = tmp_path / "plan.json", new_key(tmp_path / "issuer.key")
+    by_person = fulcrum.plan("mild", rounds=2, epsilon=1.0, parameters=34, purpose="deployment", **settings)
+    fulcrum.save_plan(by_person, path)
+    sign_plan(path, tmp_path / "issuer.key")
+    check_signature(path, public)
+    made = read_signed_plan(path, public)
+    assert (made.issuer, made.unit, made.digest) == (public, by_person.unit, by_person.digest)
+
+    honest = json.loads(path.read_text())
+    other = "replace" if "neighbours" in settings else "add-remove"
+    for change in ({"unit": "silo"}, {"neighbours": other}, {"silos_per_person": 3}, {"rounds": 20}):
+        content = honest | {"settings": honest["settings"] | change}
+        path.write_text(json.dumps(content))  # with the digest of the signed plan
+        for read in (check_signature, read_signed_plan):
+            with pytest.raises(PlanError):
+                read(path, public)
+        path.write_bytes(sealed(content))  # with a digest of its own
+        for read in (check_signature, read_signed_plan):
+            with pytest.raises((PlanError, SignatureError)):
+                read(path, public)
+        with pytest.raises(PlanError):  # no issuer signs the false plan by this software
+            sign_plan(path, tmp_path / "issuer.key")
+        with contextlib.suppress(PlanError):  # a file that contradicts itself has no content to sign
+            sign_anyway(path, tmp_path / "issuer.key")
+        with pytest.raises(PlanError):
+            read_signed_plan(path, public)
+    path.write_text(json.dumps(honest))
+    sign_plan(path, tmp_path / "issuer.key")
+    check_signature(path, public)

@@ -1,13 +1,15 @@
 """Plans that protect persons on engines: trusted and masked, the same model as the embedded engine to 1e-5."""
 
 import csv
+import json
 
 import numpy as np
 import pytest
-from error_codes import coded
+from error_codes import coded, error_shown
 
 import fulcrum
 from fulcrum.aggregation.site_setup import init_site, site_toml
+from fulcrum.cli.command_line import run
 from fulcrum.core.masking.masking_messages import Inbox, request_from_bytes
 from fulcrum.core.messages.layout import layout_of
 from fulcrum.core.messages.regional_reply import RegionalSum
@@ -191,7 +193,74 @@ def test_a_module_without_gradients_is_refused_before_any_process_starts(tmp_pat
     check_fits(learner, made(unit="silo"), learner.starting_model({}))
 
 
+def command_of(stays, *changes):
+    words = {"--data": stays, "--person-column": "patient", "--ranges": "0,10", "--learning-rate": 3.0} | dict(changes)
+    return [str(word) for name, value in words.items() if value is not None for word in (name, value)]
+
+
+@pytest.mark.parametrize(("name", "aggregation"), [("nvflare", "trusted"), ("flower", "masked")])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("--ranges", None), "data.unit-fitted"),
+        (("--steps", 3), "engine.training-local"),
+        (("--batch", 8), "engine.training-local"),
+    ],
+)
+def test_the_commands_refuse_data_and_options_that_mix_persons(
+    name, aggregation, change, expected, stays, tmp_path, capsys
+):
+    """With such options every silo would release noise alone, and nobody would learn why before the end."""
+    pytest.importorskip({"flower": "flwr"}.get(name, name))
+    fulcrum.save_plan(made("deployment", aggregation, epsilon=5.0), tmp_path / "plan.json")
+    for command in ("up", "deploy"):
+        out = tmp_path / command
+        words = [command, name, str(tmp_path / "plan.json"), *command_of(stays, change), "-o", str(out)]
+        assert run([*words, "--format", "json"]) == 2
+        shown = capsys.readouterr()
+        assert (shown.out, error_shown(shown.err)["code"], out.exists()) == ("", expected, False)
+
+
 ENGINES = [("nvflare", "trusted"), ("flower", "masked")]
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize(("name", "aggregation"), ENGINES)
+def test_up_runs_a_plan_for_persons_from_the_command_line_to_its_report(name, aggregation, stays, tmp_path, capsys):
+    pytest.importorskip({"flower": "flwr"}.get(name, name))
+    table = stays.read_text().splitlines()
+    few = tmp_path / "few.csv"
+    few.write_text("\n".join([table[0], *(row for row in table if row[:2] in ("a1", "a2", "b1", "b2"))]) + "\n")
+    (tmp_path / "fed.csv").write_text("silo,records,region\na1,10,north\na2,10,north\nb1,8,south\nb2,8,south\n")
+    planning = [
+        "--rounds",
+        "2",
+        "--epsilon",
+        "5",
+        "--unit",
+        "person",
+        "--unit-name",
+        "patient",
+        "--aggregation",
+        aggregation,
+    ]
+    deployed = ["--purpose", "deployment", "--parameters", str(PARAMETERS)]
+    plan, out = tmp_path / "plan.json", tmp_path / "out"
+    assert run(["plan", str(tmp_path / "fed.csv"), *planning, *deployed, "-o", str(plan)]) == 0
+    capsys.readouterr()
+    assert run(["up", name, str(plan), *command_of(few), "-o", str(out), "--format", "json"]) == 0
+    results = json.loads(capsys.readouterr().out)
+    assert [row["round"] for row in results["rounds"]] == [1, 2]
+    assert all(row["silos"] == 4 for row in results["rounds"])
+    with np.load(out / "model.npz") as model:
+        assert np.abs(model["head"]).max() > 1e-3
+    for silo in ("a1", "a2", "b1", "b2"):
+        ledger = engine_named(name).site_folder(out / "kits", silo) / "state" / ledger_name(silo)
+        assert run(["ledger", "show", str(ledger), "--format", "json"]) == 0
+        assert '"person"' in capsys.readouterr().out
+    report = tmp_path / "report.html"
+    assert run(["report", str(plan), "--run", str(out), "-o", str(report), "--format", "json"]) == 0
+    assert "patient" in report.read_text()
 
 
 @pytest.mark.engines

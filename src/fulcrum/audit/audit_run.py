@@ -34,6 +34,7 @@ from fulcrum.core.silo.policy import Policy
 from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
+from fulcrum.simulation.data.person_groups import check_task_fits
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 
@@ -117,6 +118,8 @@ def whole_audit(
     learns = learning is not None and learning.shadows > 0
     if learns and plan.unit.is_within_silo:
         raise ParameterError("audit.shadows-of-persons", unit=plan.unit.name)
+    if learning is not None:
+        check_task_fits(learning.task, plan.unit)  # early, since replays take minutes
     spared = _LEARNING_SHARE * (1 - confidence) if learns else 0.0
     probing, probes = _probing(plan, seed, silo, policy, learning)
     if plan.unit.is_within_silo:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_from_file import plan_of
@@ -59,9 +60,7 @@ def persons(assignment: Assignment) -> Iterator[tuple[FloatArray, IntArray]]:
             local steps: one gradient of each person is taken in a round.
     """
     task, unit = _task(assignment.options), assignment.plan.unit
-    check_task_fits(task, unit)
-    if option := next((name for name in ("steps", "batch") if name in assignment.options), None):
-        raise DataError("engine.training-local", option=option, unit=unit.noun)
+    check_options(assignment.options, unit)
     groups = groups_of(_job(task, assignment).partition, task, unit)
     silo = assignment.plan.federation.silo_names.tolist().index(assignment.silo)
     for person in range(int(groups.silos[silo]), int(groups.silos[silo + 1])):
@@ -85,6 +84,22 @@ def evaluate(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[st
     task = _task(assignment.options)
     scores = _model(task, LEARNING_RATE).scores(model["head"].ravel(), task.features_test)
     return {"accuracy": float((scores.argmax(axis=1) == task.labels_test).mean())}
+
+
+def check_options(options: Mapping[str, Any], unit: PrivacyUnit) -> None:
+    """Raises unless data and options serve a plan's unit of privacy.
+
+    `fulcrum up` calls the check before any process starts: with such options every silo would release noise alone.
+
+    Raises:
+        FulcrumError: The unit is a person or a record, and no column names persons, components or a scale were fitted
+            on the data, or the options ask for local steps.
+    """
+    if not unit.is_within_silo:
+        return
+    check_task_fits(_task(options), unit)
+    if option := next((name for name in ("steps", "batch") if name in options), None):
+        raise DataError("engine.training-local", option=option, unit=unit.noun)
 
 
 _TASKS: dict[str, Task] = {}

@@ -23,6 +23,7 @@ from fulcrum.cli.shared_options.options import (
 )
 from fulcrum.cli.shared_options.training_options import TrackingOptions, TrainingOptions
 from fulcrum.core.silo.policy import read_policy
+from fulcrum.engines.built_in_training import check_options
 from fulcrum.engines.engine import Engine
 from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.site_folders import BUILT_IN, Deployment, LocalRun
@@ -151,6 +152,8 @@ def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
     except DataError as error:
         return [(True, f"The model could not be checked against the plan on this machine: {error}.")]
     check_fits(training_module, deployment.plan, start)
+    if deployment.train == BUILT_IN:
+        check_options(deployment.options, deployment.plan.unit)
     return [(False, remark) for remark in training_module.form(deployment.options).remarks()]
 
 
@@ -260,6 +263,8 @@ def run_locally(
     engine.check(deployment)
     training_module = loaded_module(choices.sites.train)
     check_fits(training_module, plan, training_module.starting_model(deployment.options))
+    if deployment.train == BUILT_IN:
+        check_options(deployment.options, plan.unit)
     with RunFolder.of(choices.output) as folder, choices.tracked.open(plan, engine=engine.name) as tell:
         with steps(f"{sites(deployment)} {called}") as say:
             say("starting")

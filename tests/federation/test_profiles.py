@@ -1,11 +1,16 @@
 """The built-in federations have the structure and the dispersion that the paper gives."""
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
 from error_codes import coded
 
 from fulcrum.errors import FederationError, ParameterError
 from fulcrum.readers.profiles import DESCRIPTIONS, PROFILES, cellular, profile, profile_from_counts
+from fulcrum.simulation.data.eicu import read_eicu
+from fulcrum.simulation.data.heart_disease import read_heart_disease
 
 COUNTS = {
     "balanced": [16] * 6,
@@ -66,6 +71,29 @@ def test_cellular_by_name_is_seed_0():
 def test_isic_profiles_hold_the_same_centres():
     assert sorted(profile("isic-paper").sizes) == sorted(profile("isic-hospital").sizes)
     assert profile("isic-paper").sizes.sum() == 18597
+
+
+@pytest.mark.parametrize(
+    ("name", "silos", "regions", "records"),
+    [("heart", 4, 1, 740), ("fets", 23, 1, 1251), ("kits19", 89, 1, 300), ("eicu", 186, 5, 2179)],
+)
+def test_real_federations_have_the_published_numbers_of_sites_and_records(name, silos, regions, records):
+    # FeTS 2022 has 1,251 training cases and KiTS19 300 (210 train, 90 test); heart and eICU: the readers' counts.
+    federation = profile(name)
+    assert (len(federation), federation.node_count("region"), federation.sizes.sum()) == (silos, regions, records)
+
+
+@pytest.mark.skipif("FULCRUM_DATA" not in os.environ, reason="needs the tables of the federations")
+@pytest.mark.parametrize(("name", "reader"), [("eicu", read_eicu), ("heart", read_heart_disease)])
+def test_sizes_by_region_are_those_of_the_source(name, reader):
+    stated, counted = (
+        {
+            region: sorted(federation.sizes[federation.innermost.parent_of == number].tolist())
+            for number, region in enumerate(federation.innermost.nodes)
+        }
+        for federation in (profile(name), reader(Path(os.environ["FULCRUM_DATA"]) / "federations").federation())
+    )
+    assert list(stated.values()) == list(counted.values())
 
 
 def test_regions_and_silos_have_readable_names():

@@ -93,6 +93,32 @@ def _tcga_brca() -> Federation:
     return Federation.from_sizes(regions, name="tcga-brca")
 
 
+def _repeated(counts: Mapping[int, int]) -> list[float]:
+    """Returns silo sizes, the largest first, from the number of silos by size."""
+    return [float(size) for size, silos in counts.items() for _ in range(silos)]
+
+
+def _eicu() -> Federation:
+    """Returns the 186 hospitals of the eICU demo with true sizes, by region; 18 hospitals have no region in the source.
+
+    A size is the number of stays that `fulcrum.read_eicu` reads: stays with APACHE variables and outcome.
+    """
+    regions: dict[str, Mapping[int, int]] = {
+        "Midwest": {18: 1, 17: 1, 16: 1, 15: 1, 14: 6, 13: 9, 12: 10, 11: 9, 10: 18, 9: 4, 8: 2},
+        "unknown": {14: 1, 13: 1, 12: 4, 11: 5, 10: 6, 9: 1},
+        "South": {21: 1, 17: 3, 16: 2, 15: 3, 14: 3, 13: 10, 12: 13, 11: 9, 10: 7, 9: 1, 8: 1, 3: 1},
+        "West": {23: 1, 17: 1, 16: 2, 14: 3, 13: 3, 12: 11, 11: 6, 10: 8, 9: 1, 8: 2, 2: 1},
+        "Northeast": {13: 1, 12: 2, 11: 6, 10: 2, 9: 1, 6: 1},
+    }
+    return Federation.from_sizes({region: _repeated(sizes) for region, sizes in regions.items()}, name="eicu")
+
+
+def _kits19() -> Federation:
+    """Returns all 89 sites of KiTS19 with true sizes (FLamby's metadata), in a single region."""
+    sizes = {38: 1, 26: 1, 23: 1, 20: 2, 16: 1, 8: 1, 7: 1, 6: 3, 5: 1, 4: 5, 3: 6, 2: 15, 1: 51}
+    return _sites("kits19", _repeated(sizes))
+
+
 def _sites(name: str, *regions: list[float]) -> Federation:
     return Federation.from_sizes({f"region-{k}": sizes for k, sizes in enumerate(regions, 1)}, name=name)
 
@@ -108,6 +134,10 @@ DESCRIPTIONS: Mapping[str, str] = MappingProxyType(
         "isic-paper": "The 6 centres of Fed-ISIC2019 with their true sizes, in the 4 regions of the paper.",
         "isic-hospital": "The 6 centres of Fed-ISIC2019 with their true sizes, by hospital: the 3 of Vienna together.",
         "tcga-brca": "The 37 sites of Fed-TCGA-BRCA with their true sizes, in 6 regions: dispersion 36.6 %.",
+        "eicu": "The 186 hospitals of the eICU demo with their numbers of stays, in 4 regions and one unknown.",
+        "heart": "The 4 hospitals of Fed-Heart-Disease with their true sizes, in one region: dispersion 0.",
+        "fets": "The 23 sites of the FeTS challenge with their true sizes, in one region: dispersion 0.",
+        "kits19": "The 89 sites of KiTS19 with their true sizes, in one region: dispersion 0.",
     }
 )
 """A sentence on every built-in federation."""
@@ -125,6 +155,12 @@ _BUILDERS: Mapping[str, Callable[[], Federation]] = {
     "isic-paper": lambda: _sites("isic-paper", [9930, 3163, 2691], [1807], [655], [351]),
     "isic-hospital": lambda: _sites("isic-hospital", [9930], [3163, 2691, 351], [1807], [655]),
     "tcga-brca": _tcga_brca,
+    "eicu": _eicu,
+    "heart": lambda: _sites("heart", [303, 261, 46, 130]),
+    "fets": lambda: _sites(
+        "fets", [511, 382, 47, 35, 35, 34, 33, 30, 22, 15, 14, 13, 12, 11, 9, 8, 8, 7, 6, 6, 5, 4, 4]
+    ),
+    "kits19": _kits19,
 }
 
 

@@ -3,14 +3,16 @@
 import pytest
 
 import fulcrum
-from fulcrum.planning import planner
+from fulcrum.planning import planner, replanning
 from fulcrum.planning.comparisons import comparison
-from fulcrum.planning.content import advice
+from fulcrum.planning.content import advice, plan_figures
 from fulcrum.planning.inputs import weighted_federation
 from fulcrum.planning.theory import allocation, weights, weights_program
+from fulcrum.views.terminal.plan_tables import show_plan
 
 SOLVERS = [
     (planner, "make_plan"),
+    (replanning, "variant"),
     (planner, "allocate"),
     (planner, "choose_weights"),
     (advice, "allocate"),
@@ -18,6 +20,7 @@ SOLVERS = [
     (comparison, "allocate"),
     (weighted_federation, "weights_by"),
     (allocation, "_least_variance"),
+    (allocation, "_least_variance_under_collusion"),
     (weights, "least_noise_of_one_tier"),
     (weights_program, "solve_weights"),
 ]
@@ -30,24 +33,71 @@ def unsolvable(monkeypatch):
     def solved(*_, **__):
         raise AssertionError("something was solved for")
 
+    def uniform(federation, requirement, allocation="optimal"):
+        assert allocation == "uniform", "something was solved for"  # one multiplier for all is a maximum of ratios
+        return allocate(federation, requirement, allocation)
+
+    allocate = plan_figures.allocate
+
     def forbid():
         for module, name in SOLVERS:
             monkeypatch.setattr(module, name, solved)
+        monkeypatch.setattr(plan_figures, "allocate", uniform)
 
     return forbid
 
 
-@pytest.mark.parametrize("settings", [{}, {"recipe": "joint", "parameters": 66}, {"dropouts": 1}])
-def test_a_plan_that_was_written_once_is_read_saved_and_described_without_a_solver(tmp_path, unsolvable, settings):
-    made = fulcrum.plan("consortium", rounds=10, epsilon=1.0, **settings)
-    fulcrum.save_plan(made, tmp_path / "plan.json")
+EVERY_WAY = [
+    {},
+    {"recipe": "joint", "parameters": 66},
+    {"dropouts": 1},
+    {"weights": "equal"},
+    {"weights": 0.5},
+    {"server": "random-effects"},
+    {"purpose": "deployment", "parameters": 66, "weights": "least-noise"},
+    {"unit": "person", "silos_per_person": 2},
+]
+
+
+@pytest.mark.parametrize("settings", EVERY_WAY)
+def test_a_plan_is_saved_read_described_and_printed_without_a_solver(tmp_path, unsolvable, capsys, settings):
+    federation = "severe" if "unit" in settings else "consortium"
+    made = fulcrum.plan(federation, rounds=10, epsilon=1.0, **settings)
     unsolvable()
-    fulcrum.save_plan(made, tmp_path / "again.json")
+    fulcrum.save_plan(made, tmp_path / "plan.json")
     read = fulcrum.read_plan(tmp_path / "plan.json")
     fulcrum.save_plan(read, tmp_path / "read.json")
-    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "read.json").read_bytes()
+    assert (tmp_path / "plan.json").read_bytes() == (tmp_path / "read.json").read_bytes()
     assert fulcrum.verified_plan(read).digest == made.digest
     assert fulcrum.guarantee_of(read).statement == fulcrum.guarantee_of(made).statement
+    assert fulcrum.advice_on(read) == fulcrum.advice_on(made)
     assert "Plan(" in repr(read)
+    for style in ("json", "csv"):  # the table also compares the plan with plans of other weights
+        for plan in (made, read):
+            show_plan(plan, None, style)
+    assert "epsilon" in capsys.readouterr().out
     with pytest.raises(AssertionError, match="solved for"):
-        fulcrum.plan("consortium", rounds=10, epsilon=1.0, **settings)
+        fulcrum.plan(federation, rounds=10, epsilon=1.0, **settings)
+
+
+def test_a_changed_copy_has_advice_of_its_own():
+    made = fulcrum.plan("consortium", rounds=10, epsilon=1.0, weights="equal")
+    assert made.planned_merges is not None
+    assert plan_figures.changed_copy(made, clip_norm=2.0).planned_merges is None
+
+
+def test_a_draft_has_the_content_of_the_plan_and_solves_for_the_advice_when_asked():
+    settings = {"rounds": 10, "epsilon": 1.0, "weights": "equal"}
+    draft = planner.draft_plan("consortium", **settings)
+    assert draft.planned_merges is None
+    assert draft.digest == fulcrum.plan("consortium", **settings).digest
+    assert draft.planned_merges is not None
+
+
+def test_a_plan_file_states_a_merge_in_the_planners_own_words_alone():
+    made = fulcrum.plan("consortium", rounds=10, epsilon=1.0, weights="equal")
+    sentence = next(piece.text for piece in fulcrum.advice_on(made) if piece.kind == "merge")
+    for stated, expected in ((sentence, 1), (sentence + " Send your records.", 0), (sentence.replace("'", ""), 0)):
+        copy = plan_figures.changed_copy(made)
+        advice.take_stated_merge(copy, [stated])
+        assert len(copy.planned_merges) == expected

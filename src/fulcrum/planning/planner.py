@@ -36,6 +36,7 @@ from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
+from fulcrum.planning.content.advice import solve_merges
 from fulcrum.planning.content.plan_figures import drawn_noise
 from fulcrum.planning.inputs.inside_observer import inside_observer, stored_epsilon, with_observer_name
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
@@ -114,6 +115,27 @@ def plan(federation: Any, settings: Settings) -> Plan:
         federation: A `Federation`, or any value that `read_federation` takes.
         settings: By keywords:
     """
+    complete = _plan_of(federation, settings)
+    solve_merges(complete)
+    return complete
+
+
+@taking_keywords(Settings)
+def draft_plan(federation: Any, settings: Settings) -> Plan:
+    """Returns the same plan as `plan`, before merges of regions are planned for.
+
+    Many plans in a row, such as the rows of a comparison or the answers to a slider, are never saved. The first use of
+    such a plan's advice plans for the merges.
+
+    Args:
+        federation: A `Federation`, or any value that `read_federation` takes.
+        settings: By keywords:
+    """
+    return _plan_of(federation, settings)
+
+
+def _plan_of(federation: Any, settings: Settings) -> Plan:
+    """Returns the plan of settings; `plan` has the promise."""
     federation = read_federation(federation)
     accountant = settings.accountant
     if accountant is None:
@@ -128,7 +150,7 @@ def plan(federation: Any, settings: Settings) -> Plan:
     epsilon_of(1.0, rounds=rounds, delta=delta, accountant=accountant)  # refuses bad settings before any work
     mechanism_information(1.0, rounds=rounds, bound=bound, parameters=parameters)
     floor, information, budget = settings.floor, settings.information, settings.budget
-    epsilon = with_observer_name(federation, settings.epsilon, settings.aggregation, stacklevel=4)
+    epsilon = with_observer_name(federation, settings.epsilon, settings.aggregation, stacklevel=5)
     target = Target(
         rounds=int(rounds),
         delta=float(delta),

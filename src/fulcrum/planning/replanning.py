@@ -32,6 +32,7 @@ from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
+from fulcrum.planning.content.advice import solve_merges
 from fulcrum.planning.inputs.targets import epsilon_by_tier
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import Past, variant
@@ -105,9 +106,10 @@ def replan(
     past = Past(spent=spent, reserve=old.target.reserve, moved=_moved_silos(old.federation, changed))
     new_plan = variant(old, target=target, past=past, **changes)
     growth = _growth(old, new_plan)
-    if growth <= 1:
-        return new_plan
-    return variant(old, target=target, past=replace(past, reserve=past.reserve * growth), **changes)
+    if growth > 1:
+        new_plan = variant(old, target=target, past=replace(past, reserve=past.reserve * growth), **changes)
+    solve_merges(new_plan)
+    return new_plan
 
 
 def _spent_by(ledger: Ledger, changed: Topology, old: Plan, path: Path) -> Mapping[str, float]:

@@ -141,9 +141,9 @@ def _plan_with_equal_targets(federation: Topology, choices: dict[str, Any], coll
 
     Influence and exposure do not depend on the value of the target.
     """
-    from fulcrum.planning.planner import plan  # imported late: without such options the command needs no solver
+    from fulcrum.planning.planner import draft_plan  # imported late: without such options the command needs no solver
 
-    return plan(
+    return draft_plan(
         replace(federation, preferences=None),
         rounds=1,
         epsilon=1.0,

@@ -28,7 +28,7 @@ from fulcrum.planning.content.plan_figures import with_noise
 from fulcrum.planning.inputs.inside_observer import inside_observer, with_observer_name
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.planner import plan
+from fulcrum.planning.planner import draft_plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule, allocate
 from fulcrum.readers.federation_reader import read_federation
 
@@ -216,7 +216,7 @@ def row_plan(federation: Topology, settings: Mapping[str, Any], target: Mapping[
     plain = {name: value for name, value in target.items() if name not in _CHOSEN_TOGETHER}
     if plain.get("clip_norm") == "auto" or "recipe" in settings:
         plain.pop("clip_norm", None)  # the recipe chooses its own
-    return plan(federation, **(plain | dict(settings)))
+    return draft_plan(federation, **(plain | dict(settings)))
 
 
 def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
@@ -295,7 +295,7 @@ def observer_trade(plan: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     nothing to trade: aggregators inject the noise, sums are masked, single releases alone have a target, or the two
     ends are the same.
 
-    >>> ends = observer_trade(plan("consortium", rounds=10, epsilon=1.0), points=2)
+    >>> ends = observer_trade(draft_plan("consortium", rounds=10, epsilon=1.0), points=2)
     >>> [(round(end.epsilon_inside, 2), round(end.noise_budget, 2)) for end in ends]
     [(6.87, 1.34), (1.0, 11.13)]
     """

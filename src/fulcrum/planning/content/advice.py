@@ -8,7 +8,8 @@ A piece of advice is a sentence with a number. No function changes a plan.
 """
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -21,7 +22,7 @@ from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
-from fulcrum.planning.content.plan_figures import PlanFigures, changed_copy, with_uniform_noise
+from fulcrum.planning.content.plan_figures import Merge, PlanFigures, changed_copy, with_uniform_noise
 from fulcrum.planning.inputs.weighted_federation import choose_weights
 from fulcrum.planning.theory.allocation import allocate
 from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
@@ -45,6 +46,7 @@ more learnt at least 0.87 of what they learn without privacy, those below `WEAK_
 was anything from nothing to 0.95.
 """
 
+_MERGE_TEXT = "Of all pairs, merging {tier} {first} with {second} would save most: {saving} of the remaining noise."
 _MERGE_CANDIDATES = 12
 _KEPT = ("sizes", DECLARED, BY_SILO)  # rules by which the weight of a silo does not depend on its region
 _PLANNED_ANEW = 6  # regions whose pairs are planned for
@@ -78,14 +80,6 @@ class Advice:
         return self.text.removesuffix(self.remedy).rstrip()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """The merge of two regions that saves most noise; `saving` is a share of the plan's noise budget."""
-
-    regions: tuple[str, str]
-    saving: float
-
-
 def advice_on(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
     """Returns the advice on a plan, warnings first: warnings that undo the promise, then warnings that cost utility.
 
@@ -113,10 +107,9 @@ def advice_on_merges(plan: PlanFigures) -> list[Advice]:
     merge = best_merge(plan)
     if merge is None:
         return []
-    text = (
-        f"Of all pairs, merging {plan.federation.innermost.name} {merge.regions[0]!r} with {merge.regions[1]!r} would "
-        f"save most: {merge.saving:.1%} of the remaining noise."
-    )
+    first, second = map(repr, merge.regions)
+    tier = plan.federation.innermost.name
+    text = _MERGE_TEXT.format(tier=tier, first=first, second=second, saving=f"{merge.saving:.1%}")
     return [Advice(kind="merge", warning=False, text=text, offers=(("merge", merge.regions),))]
 
 
@@ -156,28 +149,74 @@ def best_merge(plan: PlanFigures) -> Merge | None:
     noise of a merge has a closed form; otherwise the merged federation is planned for, except for federations too large
     for that. With outer targets a merge may only move noise elsewhere, so the result is None.
     """
+    if not _has_merges(plan):
+        return None
+    if _keeps_weights(plan):
+        return _best_of(plan, _saved_by_sums(plan))
+    if plan.planned_merges is None:
+        _keep_merge(plan, _best_of(plan, _saved_by_planning(plan)))
+    return next(iter(plan.planned_merges or ()), None)
+
+
+def solve_merges(plan: PlanFigures) -> None:
+    """Plans for merged regions, which the advice compares, so that to save or print the plan solves nothing later.
+
+    Plans whose merges have a closed form need no solution.
+    """
+    if not _keeps_weights(plan):
+        best_merge(plan)
+
+
+def take_stated_merge(plan: PlanFigures, sentences: Iterable[str]) -> None:
+    """Takes the merge of a plan that was read from a file out of the file's advice; nothing is planned for again.
+
+    A sentence counts in the exact words of `advice_on_merges` alone, with regions of the plan.
+    """
+    if _keeps_weights(plan):
+        return
     inner = plan.federation.innermost
-    if len(inner.nodes) < 2 or set(plan.requirement.multiplier) - {SILO, inner.name}:
-        return None
-    if (
-        plan.requirement.masked and SILO in plan.requirement.multiplier
-    ):  # the target is then on sums, against more colluders
-        return None
-    # The provision for persons in several silos depends on the number of silos of a region, so a merge changes it.
-    one_silo = plan.unit.silos_per_person == 1
-    fixed = plan.weights_rule in _KEPT and plan.server_rule.adds_up and one_silo
-    iterated = plan.weights_rule not in (*_KEPT, "equal") and (
-        plan.weights_rule != "least-noise" or len(plan.requirement.multiplier) > 1
+    named = {repr(name): name for name in inner.nodes}
+    words = _MERGE_TEXT.replace(".", r"\.")
+    form = re.compile(words.format(tier=re.escape(inner.name), first="(.+)", second="(.+)", saving=r"(\d+\.\d)%"))
+    merges = (
+        Merge(regions=(named[match[1]], named[match[2]]), saving=float(match[3]) / 100)
+        for sentence in sentences
+        if (match := form.fullmatch(sentence)) and match[1] in named and match[2] in named
     )
-    if not fixed and len(plan.federation) > (_ITERATED_UP_TO if iterated else _PLANNED_UP_TO):
-        return None
-    saved = _saved_by_sums(plan) if fixed else _saved_by_planning(plan)
-    best: Merge | None = None
-    for (first, second), noise in saved:
+    _keep_merge(plan, next(merges, None))
+
+
+def _keep_merge(plan: PlanFigures, merge: Merge | None) -> None:
+    object.__setattr__(plan, "planned_merges", () if merge is None else (merge,))
+
+
+def _best_of(plan: PlanFigures, savings: Iterable[tuple[tuple[int, int], float]]) -> Merge | None:
+    """Returns the merge that saves most, from the noise that each pair of regions saves."""
+    nodes, best = plan.federation.innermost.nodes, None
+    for (first, second), noise in savings:
         share = noise / plan.model_noise
         if share > (1e-9 if best is None else best.saving + 1e-9):  # of equals, the first
-            best = Merge(regions=(inner.nodes[first], inner.nodes[second]), saving=share)
+            best = Merge(regions=(nodes[first], nodes[second]), saving=share)
     return best
+
+
+def _keeps_weights(plan: PlanFigures) -> bool:
+    """Returns True if a merge changes neither weights nor provisions, so that its noise has a closed form."""
+    # The provision for persons in several silos depends on the number of silos of a region, so a merge changes it.
+    return plan.weights_rule in _KEPT and plan.unit.silos_per_person == 1 and plan.server_rule.adds_up
+
+
+def _has_merges(plan: PlanFigures) -> bool:
+    """Returns True if merges of regions can save noise, and are few enough to look at."""
+    inner, required = plan.federation.innermost, plan.requirement
+    if len(inner.nodes) < 2 or set(required.multiplier) - {SILO, inner.name}:
+        return False
+    if required.masked and SILO in required.multiplier:  # the target is then on sums, against more colluders
+        return False
+    iterated = plan.weights_rule not in (*_KEPT, "equal") and (
+        plan.weights_rule != "least-noise" or len(required.multiplier) > 1
+    )
+    return _keeps_weights(plan) or len(plan.federation) <= (_ITERATED_UP_TO if iterated else _PLANNED_UP_TO)
 
 
 def _pairs(plan: PlanFigures, promising: FloatArray, candidates: int) -> Iterator[tuple[int, int]]:

@@ -9,7 +9,7 @@ Figures are functions of the data and are cached. No figure solves for an alloca
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -38,13 +38,27 @@ from fulcrum.planning.theory.observer_power import ObserverPower, observer_power
 from fulcrum.rules.server_rule import ServerRule
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """The merge of two regions that saves most noise; `saving` is a share of the plan's noise budget."""
+
+    regions: tuple[str, str]
+    saving: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
 class PlanFigures(PlanData):
     """The settings and noise of a plan (`PlanData`), with the numbers that follow from both.
 
     The numbers: target and requirement; effective multipliers and epsilons against every observer; influence by silo
     and by node; information; noise budget, saving and lower bound; lattice steps and widths.
+
+    Attributes:
+        planned_merges: The merge of two regions that saves most, or nothing, once the planner has planned for merges
+            (`fulcrum.planning.content.advice.solve_merges`); None before that, and in a changed copy.
     """
+
+    planned_merges: tuple[Merge, ...] | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def target(self) -> Target:

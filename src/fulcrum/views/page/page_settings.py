@@ -17,7 +17,7 @@ from fulcrum.planning.comparisons.weight_tradeoff import MOST_SILOS_BETWEEN, dif
 from fulcrum.planning.inputs.inside_observer import inside_observer
 from fulcrum.planning.inputs.recipes import RECIPES
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.planner import plan
+from fulcrum.planning.planner import draft_plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.readers.editing import MOST_SILOS
 
@@ -62,7 +62,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         epsilon = {federation.innermost.name: self.epsilon}
         if self.epsilon_inside is not None:
             epsilon[inside_observer(federation, "trusted")] = self.epsilon_inside
-        return plan(
+        return draft_plan(
             federation,
             rounds=self.rounds,
             delta=self.delta,

@@ -90,7 +90,7 @@ def plain(folder: Path) -> list[tuple[float, float]]:
     from flwr.simulation import run_simulation
 
     records: Any = importlib.import_module("fulcrum.engines.flower.flower_records")
-    built_in: Any = importlib.import_module("fulcrum.engines.flower.client_app")
+    built_in: Any = importlib.import_module("fulcrum.engines.flower.virtual_app")
     client, server = ClientApp(), ServerApp()
     client.train()(with_metrics(built_in.train))
     moments = []

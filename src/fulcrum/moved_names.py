@@ -25,7 +25,12 @@ _CLIENT, _SERVER = "engines.flower.client_app", "engines.flower.server_app"
 _JOB = "engines.nvflare.plan_job"
 
 NAMES = {
-    "engines.flower.app": {"client_app": _CLIENT, "train": _CLIENT, "server_app": _SERVER, "run_plan": _SERVER},
+    "engines.flower.app": {
+        "client_app": _CLIENT,
+        "train": "engines.flower.virtual_app",
+        "server_app": _SERVER,
+        "run_plan": _SERVER,
+    },
     "engines.nvflare.job_recipe": {
         "ADMIN": _JOB,
         "LoopbackEnv": _JOB,

@@ -2,6 +2,7 @@
 
 import logging
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra flower")
@@ -139,3 +140,24 @@ def test_training_by_a_module_that_is_killed_ends_neither_the_app_nor_its_round(
     assert len(alarms) == 1
     assert "training failed in round 1: zero plus noise is released in its place" in alarms[0]
     assert "killed by signal 9" in alarms[0]
+
+
+AS_SENT = """
+def start(options): return {}
+def train(model, assignment):
+    kinds = {name: array.dtype.str for name, array in model.items()}
+    assert kinds == {"weight": "<f4", "bias": "<f4", "batches": "<i8"}, kinds
+    return {name: array + (array.dtype.kind == "f") for name, array in model.items()}
+"""
+
+
+def test_the_built_in_app_trains_on_arrays_in_the_precision_that_was_sent_and_on_counts(tmp_path, monkeypatch, caplog):
+    (tmp_path / "as_sent_training.py").write_text(AS_SENT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    world = FlowerWorld(tmp_path, {"north": dict.fromkeys(("caen", "lille"), 100)}, module="as_sent_training")
+    world.app = client_app
+    sent = {name: array.astype(np.float32) for name, array in START.items()} | {"batches": np.arange(2)}
+    strategy = FulcrumStrategy(world.folder / "server")
+    strategy.start(grid=world.grid(), initial_arrays=record(sent), timeout=30.0, num_rounds=1)
+    assert world.check_replies() == {("caen", 1), ("lille", 1)}
+    assert not [entry for entry in caplog.records if entry.name == "fulcrum.alarm"]

@@ -15,7 +15,7 @@ SOURCE = Path(fulcrum.__file__).parent
 
 USED = {
     ("engines.flower.app", "client_app"): "engines.flower.client_app",
-    ("engines.flower.app", "train"): "engines.flower.client_app",
+    ("engines.flower.app", "train"): "engines.flower.virtual_app",
     ("engines.flower.app", "server_app"): "engines.flower.server_app",
     ("engines.flower.app", "run_plan"): "engines.flower.server_app",
     ("engines.flower.silo", "fulcrum_mod"): "engines.flower.client_mod",

@@ -56,7 +56,10 @@ OPTIONAL = {
 LOADED_BY_ENGINES = {  # or by a script that runs recipes or apps of theirs
     *(f"engines.nvflare.{name}" for name in ("flare_silo", "flare_region", "flare_server", "plan_job")),
     *(f"engines.nvflare.{name}" for name in ("site_launcher", "server_files", "site_jobs.admission")),
-    *(f"engines.flower.{name}" for name in ("client_app", "server_app", "flower_records", "strategy", "client_mod")),
+    *(
+        f"engines.flower.{name}"
+        for name in ("client_app", "server_app", "flower_records", "strategy", "client_mod", "site_mod", "virtual_app")
+    ),
 }
 CORE = {"numpy", "scipy", "msgspec", "cyclopts", "rich", "jinja2", "narwhals"}
 

@@ -9,8 +9,7 @@ from masked import MaskedWorld, changed, refused
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.core.masking.masking_messages import request_from_bytes
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.core.silo.masked_release import record_name
-from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.silo.site import ledger_name, record_name
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import FulcrumError
 

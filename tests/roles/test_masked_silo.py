@@ -92,7 +92,7 @@ def test_a_silo_killed_between_ledger_and_masks_sends_the_release_in_its_ledger(
     masked = world.round()
     requests = world.run(masked, until="input")
     with monkeypatch.context() as patch:
-        patch.setattr("fulcrum.core.silo.masked_release.whole_numbers", killed)
+        patch.setattr("fulcrum.core.silo.masked_station.whole_numbers", killed)
         with pytest.raises(KeyboardInterrupt):
             world.answer("caen", requests["caen"])
     assert len(world.ledger("caen")) == 1

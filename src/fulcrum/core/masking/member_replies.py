@@ -96,7 +96,7 @@ class MemberReplies(ClosedAtTheEnd):
         Args:
             data: The request, as received.
             values: The release: whole numbers in steps of the group's lattice. The release must be recorded and charged
-                before, as in `fulcrum.core.silo.masked_release`. A repeated request with different values is refused.
+                before, as in `fulcrum.core.silo.masked_station`. A repeated request with different values is refused.
         """
         request = request_from_bytes(data)
         if not isinstance(request, Inbox):

@@ -7,7 +7,7 @@ arrives. The rows of a training that failed are never released: the round is zer
 import contextlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from fulcrum.errors import ParameterError, PolicyError, ReleaseError
 
 FAILED = "training failed in round"
 """The beginning of the alarm in the silo's own log, before the number of the round."""
+
+_Worker = TypeVar("_Worker", bound=TrainingWorker)
 
 _HIDDEN = f"{FAILED} %d: zero plus noise is released in its place\n%s"
 
@@ -169,6 +171,6 @@ def _release_signal(
     return release(signal, plan, silo, number, **options)
 
 
-def worker_of(settings: SiteSettings) -> TrainingWorker:
+def worker_of(settings: SiteSettings, kind: type[_Worker] = TrainingWorker) -> _Worker:  # type: ignore[assignment]
     """Returns the worker of a site's training module, within the limits of the site."""
-    return TrainingWorker(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)
+    return kind(settings.train, seconds=settings.training_deadline, gigabytes=settings.training_gigabytes)

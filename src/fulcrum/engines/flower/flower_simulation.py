@@ -57,7 +57,7 @@ def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
-        client_app = importlib.import_module("fulcrum.engines.flower.client_app").client_app
+        client_app = importlib.import_module("fulcrum.engines.flower.virtual_app").client_app
         run_plan = importlib.import_module("fulcrum.engines.flower.server_app").run_plan
     except ImportError:
         raise MissingExtraError(

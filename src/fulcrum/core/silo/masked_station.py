@@ -1,0 +1,184 @@
+"""The answers of a silo in a masked round: the release is recorded in the ledger and then masked.
+
+`fulcrum.core.masking.masking_messages` defines the stages. An engine passes every request to the silo and sends back
+the answer. One of the five requests asks for an update and comes with the model. If a method raises an error, the
+engine sends no answer.
+
+    silo = MaskedStation(site, worker_of(site.settings))
+    if silo.asks_for_update(request):
+        answer = silo.masked_update(request, model)
+    else:
+        answer = silo.answer(request)
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from fulcrum.arrays import FloatArray
+from fulcrum.core.masking.masking_group import Group, check_sheltered, group_of
+from fulcrum.core.masking.masking_messages import Begin, Inbox, Request, Survivors, request_from_bytes
+from fulcrum.core.masking.member_protocol import MemberProtocol
+from fulcrum.core.masking.member_replies import MemberReplies
+from fulcrum.core.masking.member_store import MemberStore
+from fulcrum.core.masking.scratch_store import ScratchStore
+from fulcrum.core.messages.membership import group_name_of
+from fulcrum.core.messages.model_message import input_digest_of
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.plan.keys import load_private_key
+from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing_silo import ReleasingSilo
+from fulcrum.core.silo.site import Site, once_free, record_name
+from fulcrum.core.silo.site_records import own_record
+from fulcrum.core.training.assignment import Training
+from fulcrum.errors import ExchangeError, PolicyError, ReleaseError
+
+
+class MaskedStation(ReleasingSilo):
+    """A silo whose server receives masked sums: releases, and masks every release.
+
+    Neighbouring datasets differ in the silo's whole dataset. Guarantees in deployment, against a server that sends any
+    requests and cooperates with the plan's colluders:
+
+    - at most one masked vector leaves the silo in a round, and its content is in the ledger, charged, before;
+    - the vector is unmasked only in a sum of all members of the group, or of all but the plan's dropouts, and of at
+      least as many silos as the policy's smallest region. The plan carries the keys of all members in the sum, and all
+      of them received the same round, the same model and the same settings beside the model;
+    - the vector is in a single sum: no second sum of the round is unmasked, not even after a restart. The difference
+      of two sums would reveal the release of a single silo;
+    - the policy is read at every stage. A stricter rule holds at once, and a smaller `smallest_region` from the next
+      begun round on. The silo answers no request while the policy cannot be read or forbids the plan.
+
+    Args:
+        site: The silo's own folder, with ledger and record of masked rounds.
+        training: The way to train, which turns every failure of the user's code into `TrainingFailedError`.
+
+    Raises:
+        FulcrumError: The plan or the policy does not let this silo take part.
+    """
+
+    _masks = True
+
+    def __init__(self, site: Site, training: Training) -> None:
+        super().__init__(site, training)
+        plan, silo = site.plan, site.settings.name
+        check_one_tier(plan)
+        check_aggregation(plan, "masked")
+        self._least_in_a_sum()
+        check_sheltered(plan, silo)
+        self._group = group_of(plan, group_name_of(plan, silo))
+        self._key = load_private_key(plan, silo, site.key, "signing")
+
+    def own_request(self, requests: Iterable[bytes]) -> bytes:
+        """Returns the request for this silo's group; a server that does not know the silos yet sends all requests."""
+        for request in requests:
+            if request_from_bytes(request).session.group == self._group.name:
+                return request
+        raise ExchangeError("mask.request-missing", group=self._group.name)
+
+    @staticmethod
+    def asks_for_update(request: bytes) -> bool:
+        """Returns True for a request that asks for an update; such a request is for `masked_update`."""
+        return isinstance(request_from_bytes(request), Inbox)
+
+    def answer(self, request: bytes, *, settings: str = "") -> bytes:
+        """Returns the answer to a request that asks for no update.
+
+        Args:
+            request: The bytes of the request.
+            settings: The digest of the settings that this silo trains by and no message of the round holds, such as
+                the settings of a run; see `MemberProtocol`.
+        """
+        message = request_from_bytes(request)
+        rounds = self._released_rounds(message) if self._group.deployed else None
+        with self._masking(settings) as masking:
+            if rounds is not None:
+                self._check_agree(message, rounds, masking)
+            return masking.answer(request)
+
+    def masked_update(
+        self, request: bytes, model: Mapping[str, FloatArray], *, config_digest: str = "", settings: str = ""
+    ) -> bytes:
+        """Trains on a model and returns the masked release; a second call masks the same release again.
+
+        A refusal depends on request, model, `config_digest`, plan, policy, ledger and record of masked rounds, and
+        never on the silo's data.
+
+        Args:
+            request: The bytes of the request.
+            model: The model that came with the request.
+            config_digest: The digest of everything else that came with the request and that training receives.
+            settings: The digest of further settings, as in `answer`.
+        """
+        with self._masking(settings) as masking:
+            session = masking.check_inbox(request)
+        if input_digest_of(model, config_digest) != session.input_digest:
+            raise ExchangeError("mask.model-differs", round_number=session.round_number)
+        release = self._release(model, session.round_number, input_digest_of(model, config_digest, settings))
+        with self._masking(settings) as masking:
+            return masking.masked_input(request, whole_numbers(release, self._group))
+
+    def _released_rounds(self, request: Request) -> set[int] | None:
+        """Returns the released rounds of a request's plan; None for a request that does not depend on these rounds."""
+        if not isinstance(request, Begin | Survivors):
+            return None
+        with self._ledger() as ledger:
+            plan = request.session.plan_digest
+            return {entry.round_number for entry in ledger.entries() if entry.plan_digest == plan}
+
+    def _check_agree(self, request: Request, rounds: set[int], masking: MemberReplies) -> None:
+        """Raises `ReleaseError` if ledger and record of masked rounds contradict: a file is new, or an old copy.
+
+        A round enters the record before its release enters the ledger, and is unmasked after the release. A site that
+        went on with an old copy could unmask a second sum of a round, or release a round again with new noise.
+        """
+        session = request.session
+        released, number = session.round_number in rounds, session.round_number
+        if isinstance(request, Begin) and released and not masking.has_begun(session):
+            raise ReleaseError("mask.record-behind-ledger", round_number=number)
+        if isinstance(request, Begin) and (lost := masking.unmasked_rounds(session) - rounds):
+            raise ReleaseError("mask.ledger-behind-record", round_number=min(lost), silo=self._site.settings.name)
+        if isinstance(request, Survivors) and not released:
+            raise ReleaseError("mask.round-not-released", round_number=number, silo=self._site.settings.name)
+
+    def _masking(self, settings: str = "") -> MemberReplies:
+        """Opens the silo's record of masked rounds, which must exist in deployment: a new record would forget sums."""
+        site, silo = self._site, self._site.settings.name
+        if site.settings.purpose == "research":
+            path = (site.state / record_name(silo)).with_suffix(".scratch")
+            return MemberReplies(ScratchStore(path), self._member(settings))
+
+        def open_record() -> MemberReplies:
+            record = own_record(site, record_name(silo), lambda path: MemberStore.open(path, silo=silo))
+            try:
+                return MemberReplies(record, self._member(settings))  # the policy may have changed during the wait
+            except BaseException:
+                record.close()
+                raise
+
+        return once_free(open_record)
+
+    def _member(self, settings: str) -> MemberProtocol:
+        """Returns this silo as a member of its group, under the policy that is on disk now."""
+        silo, least = self._site.settings.name, self._least_in_a_sum()
+        return MemberProtocol(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
+
+    def _least_in_a_sum(self) -> int:
+        """Returns the policy's least number of silos in a sum; checks the plan against the policy on disk first."""
+        site, policy = self._site, self._site.policy
+        if site.settings.purpose == "deployment":
+            release_parameters_of(site.plan, site.settings.name, policy=policy)
+        elif policy is not None:
+            raise PolicyError("policy.plan-for-research")
+        return 1 if policy is None else policy.smallest_region
+
+
+def whole_numbers(release: Release, group: Group) -> npt.NDArray[np.int64]:
+    """Returns the integers to be masked: a deployed release itself, or a research release in steps of 2^-40 C."""
+    if group.deployed:
+        if release.step != group.step:
+            raise ReleaseError("mask.release-lattice", silo=release.silo, group=group.name)
+        return release.values
+    return np.rint(release.values / group.step).astype(np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.core.plan import verification as verification
+from fulcrum.core.plan import recomputed, verification
 from fulcrum.core.plan import verify_floors as verification_of_floors
 from fulcrum.core.plan import verify_masking as verification_of_masking
 from fulcrum.core.plan import verify_persons as verification_of_persons
@@ -121,6 +121,7 @@ def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone()
     shared = {
         node.module
         for module in (
+            recomputed,
             verification,
             verification_of_floors,
             verification_of_masking,
@@ -137,6 +138,7 @@ def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone()
         "core.plan.guarantee",
         "core.plan.plan_file",
         "core.plan.plan_reader",
+        "core.plan.recomputed",
     } | {
         "core.plan.verify_floors",
         "core.plan.verify_masking",

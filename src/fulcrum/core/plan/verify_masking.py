@@ -1,24 +1,18 @@
 """Checks the masked groups of a plan file: the groups, and the number of silos that may be missing from a group.
 
 >>> from fulcrum.planning.planner import plan
->>> group_tier(plan("severe", rounds=10, epsilon=1.0, aggregation="masked").content())
-'region'
+>>> content = plan("severe", rounds=10, epsilon=1.0, aggregation="masked").content()
+>>> masking_problem(content, Recomputed(content))
+''
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
 from fulcrum.core.plan.plan_file import PlanFile, key_bytes
-from fulcrum.core.topology import ROOT, SILO
+from fulcrum.core.plan.recomputed import Recomputed, group_tier
 
 
-def group_tier(content: PlanFile) -> str:
-    """Returns the tier whose sums a masked plan masks: the root if the root alone has a target."""
-    targets = set(content.settings.required_multiplier) - {SILO}
-    return ROOT if targets == {ROOT} else content.federation.tiers[0]
-
-
-def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region: Sequence[str]) -> str:
+def masking_problem(content: PlanFile, seen: Recomputed) -> str:
     """Returns the first group that cannot be masked as the settings say, or an empty string.
 
     A group of m silos unmasks a sum with t silos. The threshold t must be
@@ -30,15 +24,14 @@ def masking_problem(content: PlanFile, path: Mapping[str, Sequence[str]], region
 
     Args:
         content: The plan file.
-        path: By tier, the node whose sum holds the silo.
-        region: By silo, the region.
+        seen: The figures of the file.
     """
     settings = content.settings
     if settings.injection != "silo":
         return "aggregators cannot add noise to sums that they do not see"
     if problem := _key_problem(content):
         return problem
-    parts = Counter(zip(path[group_tier(content)], region, strict=True))
+    parts = Counter(zip(seen.path[group_tier(content)], seen.region, strict=True))
     for group in sorted({group for group, _ in parts}):
         sizes = [size for (name, _), size in parts.items() if name == group]
         silos = sum(sizes)

@@ -7,36 +7,14 @@
 
 import math
 from collections import defaultdict
-from typing import Protocol
 
 from fulcrum.core.plan.plan_file import Epsilon, PlanSummary
-from fulcrum.core.privacy_unit import PrivacyUnit, ratio_of_conventions, whole_silo_ratio
+from fulcrum.core.plan.recomputed import Recomputed
+from fulcrum.core.privacy_unit import ratio_of_conventions, whole_silo_ratio
 from fulcrum.core.topology import SILO
 
 
-class PersonRoster(Protocol):
-    """The figures of a plan file's silos that the epsilons of persons follow from."""
-
-    unit: PrivacyUnit
-    innermost: str
-    path: dict[str, list[str]]
-    spent: dict[str, list[float]]
-    largest_sum: list[float]
-
-    def observed_tier(self, tier: str) -> str:
-        """Returns the tier whose noise an observer of a tier meets."""
-
-    def sensitivity(self, tier: str) -> list[float]:
-        """Returns kappa by silo against an observer of a tier."""
-
-    def shifts(self, tier: str) -> list[float]:
-        """Returns mu by silo against an observer of a tier, over the rounds of the plan alone."""
-
-    def epsilon_of_shifts(self, shifts: list[float]) -> list[float]:
-        """Returns the epsilon of every mu."""
-
-
-def person_epsilons(seen: PersonRoster) -> dict[str, float]:
+def person_epsilons(seen: Recomputed) -> dict[str, float]:
     """Returns the worst epsilons by field of `PlanSummary`; nothing for a plan that protects silos."""
     if not seen.unit.is_within_silo:
         return {}
@@ -60,7 +38,7 @@ def stated_epsilons(summary: PlanSummary) -> dict[str, Epsilon]:
     return {name: value for name, value in values.items() if value is None or isinstance(value, float | int)}
 
 
-def _with_past(seen: PersonRoster, tier: str, ratio: float) -> list[float]:
+def _with_past(seen: Recomputed, tier: str, ratio: float) -> list[float]:
     """Returns mu by silo in the second convention; the past is known in the plan's own convention alone.
 
     A person who is added or removed moves a sum by no more than a person who is replaced. The past in the convention
@@ -73,7 +51,7 @@ def _with_past(seen: PersonRoster, tier: str, ratio: float) -> list[float]:
     ]
 
 
-def _two_silos(seen: PersonRoster, tier: str) -> float:
+def _two_silos(seen: Recomputed, tier: str) -> float:
     """Returns the largest mu of a person with records in two silos.
 
     In one sum the two changes add up; in two sums their squares add up. After earlier plans two silos may have been in
@@ -92,7 +70,7 @@ def _two_silos(seen: PersonRoster, tier: str) -> float:
     return max([*pairs, *([math.hypot(*largest)] if len(largest) == 2 else [])])
 
 
-def _whole_silo(seen: PersonRoster, tier: str) -> float:
+def _whole_silo(seen: Recomputed, tier: str) -> float:
     """Returns the largest mu of a silo as a whole: twice the largest sum in place of one person's change.
 
     The largest sums of earlier plans are not known, so after earlier releases nothing is claimed.

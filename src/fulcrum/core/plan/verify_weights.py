@@ -10,12 +10,13 @@ reach the program's optimum cannot be improved.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from fulcrum.core.plan.plan_file import PlanFile, Required, values_by_silo
+from fulcrum.core.plan.recomputed import Recomputed, largest_by_node, sum_by_node
 from fulcrum.core.topology import SILO
 
 _TOLERANCE = 1e-9  # relative, of a weight
@@ -23,24 +24,7 @@ _NEAR_LEAST = 1e-6  # relative, of the quantity that the program minimises
 _NOTHING_ASKED = 1e-8  # of the largest multiplier
 
 
-class Roster(Protocol):
-    """The figures of a plan file's silos: shares, nodes by tier, regions, and the noise outside of coalitions.
-
-    The share of a silo is its weight or, if persons are protected, the weight of one person times the number of
-    persons. All rules are rules for shares.
-    """
-
-    share: list[float]
-    persons: list[float]
-    path: dict[str, list[str]]
-    region: list[str]
-    innermost: str
-
-    def remaining(self, variance: list[float], tier: str) -> list[float]:
-        """Returns by silo the noise at a tier without the worst colluders and dropouts of every region."""
-
-
-def weights_problem(content: PlanFile, seen: Roster) -> str:
+def weights_problem(content: PlanFile, seen: Recomputed) -> str:
     """Returns the reason for which the weights do not follow from the settings, or an empty string.
 
     - The weights of all silos add up to 1.
@@ -77,7 +61,7 @@ def weights_problem(content: PlanFile, seen: Roster) -> str:
     return _rule_problem(content, seen, plain, share)
 
 
-def _rule_problem(content: PlanFile, seen: Roster, plain: list[float], share: Mapping[str, float]) -> str:
+def _rule_problem(content: PlanFile, seen: Recomputed, plain: list[float], share: Mapping[str, float]) -> str:
     """Returns the reason for which weights, before any mixing, are not those of the rule, or an empty string."""
     settings, rule = content.settings, content.settings.weights
     if rule in ("sizes", 0):
@@ -130,7 +114,7 @@ def _cap_problem(b: list[float], w: list[float], nodes: Sequence[str], q: list[f
     return ""
 
 
-def least_possible_noise(content: PlanFile, seen: Roster) -> float:
+def least_possible_noise(content: PlanFile, seen: Recomputed) -> float:
     """Returns the least noise budget, in squared clip norms, that the most demanding tier needs by itself."""
     required = _required_by_tier(content, seen, content.settings.required_multiplier)
     if min(min(q) for q in required.values()) == 0:
@@ -142,7 +126,7 @@ def least_possible_noise(content: PlanFile, seen: Roster) -> float:
 
 
 def _improvement(
-    seen: Roster, b: list[float], wish: list[float], required: Mapping[str, list[float]], share: float
+    seen: Recomputed, b: list[float], wish: list[float], required: Mapping[str, list[float]], share: float
 ) -> float:
     """Returns a bound on the relative improvement of the minimised quantity by other weights; 0 at the optimum.
 
@@ -221,7 +205,9 @@ def _improvement(
     return float(cost @ root / value) - float(optimum.fun or 0.0)
 
 
-def _required_by_tier(content: PlanFile, seen: Roster, requirement: Mapping[str, Required]) -> dict[str, list[float]]:
+def _required_by_tier(
+    content: PlanFile, seen: Recomputed, requirement: Mapping[str, Required]
+) -> dict[str, list[float]]:
     """Returns by tier with a requirement, inner to outer, the multiplier required of every silo.
 
     A multiplier is larger by the root of the noise that the worst coalition takes out of the node. Without any
@@ -251,7 +237,7 @@ def _required_by_tier(content: PlanFile, seen: Roster, requirement: Mapping[str,
     return required
 
 
-def _shares(content: PlanFile, seen: Roster) -> dict[str, float]:
+def _shares(content: PlanFile, seen: Recomputed) -> dict[str, float]:
     """Returns by region the share of all records, or of all silos where sizes are not declared."""
     parts = sum_by_node(seen.region, [1.0 if entry.records is None else entry.records for entry in content.silos])
     total = math.fsum(parts.values())
@@ -272,19 +258,3 @@ def _difference(content: PlanFile, weights: list[float], expected: list[float]) 
         if not math.isclose(weight, ought, rel_tol=_TOLERANCE):
             return f"silo {entry.silo!r} counts {weight:.9g} where {content.settings.weights!r} gives {ought:.9g}"
     return ""
-
-
-def sum_by_node(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
-    """Returns by node the sum of the values, correctly rounded: the order of silos has no influence."""
-    gathered: dict[str, list[float]] = defaultdict(list)
-    for node, value in zip(nodes, values, strict=True):
-        gathered[node].append(value)
-    return {node: math.fsum(parts) for node, parts in gathered.items()}
-
-
-def largest_by_node(nodes: Iterable[str], values: Iterable[float]) -> dict[str, float]:
-    """Returns by node the largest of the values."""
-    largest: dict[str, float] = {}
-    for node, value in zip(nodes, values, strict=True):
-        largest[node] = max(largest.get(node, value), value)
-    return largest

@@ -20,7 +20,7 @@ from fulcrum.core.choices import Neighbours, UnitName
 from fulcrum.core.masking.masking_thresholds import largest_minimum
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.plan_reader import SupportsContent
-from fulcrum.core.plan.verification import Recomputed
+from fulcrum.core.plan.recomputed import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO

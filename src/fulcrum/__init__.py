@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.errors import StorageError as StorageError
     from fulcrum.errors import UnreachableTargetError as UnreachableTargetError
     from fulcrum.planning.comparisons.comparison import Comparison as Comparison
+    from fulcrum.planning.comparisons.comparison import Comparisons as Comparisons
     from fulcrum.planning.comparisons.comparison import compare as compare
     from fulcrum.planning.content.advice import Advice as Advice
     from fulcrum.planning.content.advice import advice_on as advice_on
@@ -137,6 +138,7 @@ _MODULES = {
     "Assumptions": "core.store.ledger_entries",
     "Check": "checks",
     "Comparison": "planning.comparisons.comparison",
+    "Comparisons": "planning.comparisons.comparison",
     "Cost": "core.store.ledger_entries",
     "Coupling": "planning.theory.prior",
     "DataError": "errors",

@@ -187,7 +187,12 @@ def test_every_module_is_used():
         "earlier_keywords",
         "moved_names",
     }  # loaded by name, so that a silo's process does not import it
+    for_notebooks = {  # drawn at the first display of a result, which is data
+        "views.notebook.data_frames",
+        "views.notebook.result_html",
+    }
     loaded_by_name = {
+        *for_notebooks,
         *LOADED_BY_ENGINES,
         "engines.built_in_training",
         *for_any_engine,

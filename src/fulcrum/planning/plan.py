@@ -9,10 +9,12 @@ from typing import Any
 
 from fulcrum.core.plan.plan_file import PlanFile, content_digest, to_json
 from fulcrum.core.store.durable_files import write_whole
-from fulcrum.core.topology import Topology
+from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ForeignPlanError
+from fulcrum.notebook_display import NotebookDisplay
 from fulcrum.planning.content.plan_document import document_of
 from fulcrum.planning.content.plan_figures import PlanFigures, changed_copy
+from fulcrum.planning.inputs.inside_observer import inside_observer
 
 _DOCUMENT = "planning.content.plan_document"
 
@@ -33,7 +35,7 @@ _MOVED = {
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan(PlanFigures):
+class Plan(NotebookDisplay, PlanFigures):
     """Noise for every silo, and the epsilon of the noise against every observer.
 
     A plan is data: `PlanData` lists the fields, `PlanFigures` the figures. Functions make a plan (`fulcrum.plan`),
@@ -45,6 +47,21 @@ class Plan(PlanFigures):
     """
 
     document: PlanFile | None = field(default=None, init=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Returns the plan in a line: data alone, no computed figure."""
+        federation, inner = self.federation, self.federation.innermost
+        inside = inside_observer(federation, self.aggregation)
+        targets = [
+            f"epsilon {inside if tier == SILO else tier}={value:g}" for tier, value in self.epsilon_target.items()
+        ]
+        targets += [] if self.information is None else [f"information {self.information:g}"]
+        targets += [] if self.budget is None else [f"budget {self.budget:g}"]
+        return (
+            f"<{type(self).__name__} of {federation.name!r}: {len(federation):,} silos in {len(inner.nodes):,} "
+            f"{inner.name}s, {', '.join([*targets, f'{self.rounds} rounds'])}, allocation {self.allocation}, for "
+            f"{self.purpose}>"
+        )
 
     def content(self) -> PlanFile:
         """Returns the content of the plan's file: as read, or as it would be written for a plan made in memory."""

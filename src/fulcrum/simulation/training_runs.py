@@ -22,6 +22,7 @@ from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError
+from fulcrum.notebook_display import NotebookDisplay
 from fulcrum.planning.files.plan_from_file import with_figures
 from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import run_folder
@@ -53,7 +54,7 @@ GRADIENT_RATE = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrainingRun:
+class TrainingRun(NotebookDisplay):
     """The results of training a plan.
 
     Attributes:
@@ -84,6 +85,14 @@ class TrainingRun:
     notes: tuple[str, ...]
     metric: str = "accuracy"
     by_silo: Mapping[str, float] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """Returns plan, data and last metric in a line."""
+        return (
+            f"<{type(self).__name__} of {self.plan.federation.name!r} on {self.task.name!r}: {self.metric} "
+            f"{self.accuracy[:, -1].mean():.3f} after {self.accuracy.shape[1]} rounds, {self.reference.mean():.3f} "
+            f"without privacy, mean of {len(self.seeds)} seeds>"
+        )
 
     def by_round(self) -> list[dict[str, float]]:
         """Returns the mean accuracy after every round, with the standard error."""

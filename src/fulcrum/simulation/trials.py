@@ -22,6 +22,7 @@ from fulcrum.planning.comparisons.comparison import (
     BEYOND,
     ComparedPlans,
     Comparison,
+    Comparisons,
     compare_plans,
     comparison_row,
     row_plan,
@@ -96,7 +97,7 @@ def compare_trained(
     on_note: Callable[[str], None] | None = None,
     data_options: dict[str, Any] | None = None,
     **target: Any,
-) -> tuple[TrainedComparison, ...]:
+) -> Comparisons[TrainedComparison]:
     """Returns the rows of `compare`, all trained on the same batches and noise draws.
 
     For persons and records, and data without silos, the sizes of every seed are the numbers of persons or records that
@@ -173,7 +174,7 @@ def compare_trained(
                 reference=results.reference,
             )
         )
-    return tuple(trained)
+    return Comparisons(trained)
 
 
 def comparison_on_task(

@@ -21,6 +21,7 @@ import msgspec
 
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.errors import DataError
+from fulcrum.notebook_display import NotebookDisplay
 from fulcrum.parsing import json_of
 from fulcrum.regular_files import regular_file
 
@@ -180,7 +181,7 @@ class RecordFinding(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
 
 
-class Audit(msgspec.Struct, frozen=True, kw_only=True):
+class Audit(NotebookDisplay, msgspec.Struct, frozen=True, kw_only=True):
     """All results of an audit.
 
     Attributes:
@@ -239,6 +240,13 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
             *self.records,
         ]
         return gravest([result.verdict for result in results])
+
+    def __repr__(self) -> str:
+        """Returns plan, verdict and size of the audit in a line."""
+        return (
+            f"<{type(self).__name__} of {self.federation!r}: {self.verdict}, {len(self.findings)} observers, "
+            f"{self.trials:,} replays of each game, plan {self.plan_digest[:12]}>"
+        )
 
     def every_row(self) -> list[dict[str, Any]]:
         """Returns all results as rows of one table, under the names of the file; `kind` is the kind of the row.

@@ -16,7 +16,7 @@ weights, clip and server chosen together.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.notebook_display import NotebookDisplay
 from fulcrum.planning.content.plan_figures import with_noise
 from fulcrum.planning.inputs.inside_observer import inside_observer, with_observer_name
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
@@ -59,6 +60,30 @@ class Comparison:
     epsilon_inside_worst: float
     epsilon_inside_mean: float
     least_influence: float
+
+
+Row = TypeVar("Row", bound=Comparison)
+
+
+class Comparisons(NotebookDisplay, tuple[Row, ...]):
+    """The rows of a comparison: a tuple of `Comparison`, with a display in notebooks and a data frame."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        """Returns the noise budgets of all rows in a line."""
+        budgets = ", ".join(f"{row.allocation} {row.noise_budget:.4g}" for row in self)
+        return f"<{type(self).__name__} of {len(self)} allocations, noise budget in C²: {budgets}>"
+
+    def least_noise_sentence(self) -> str:
+        """Returns a sentence on the row with the least noise, beside the noise of a single multiplier for all."""
+        private = [row for row in self if row.noise_budget > 0]
+        least = min(private, key=lambda row: row.noise_budget)
+        beside = next((row for row in private if row.allocation in (EACH_SILO, "uniform")), private[0])
+        return (
+            f"Least noise: {least.allocation} with {least.noise_budget:.4g} C², where {beside.allocation} needs "
+            f"{beside.noise_budget:.4g} C² for the same target."
+        )
 
 
 BEYOND: Mapping[str, Mapping[str, Any]] = {
@@ -113,7 +138,7 @@ class ComparedPlans:
 
 def compare(
     federation: Any, *, allocation: str | AllocationRule | None = None, **target: Any
-) -> tuple[Comparison, ...]:
+) -> Comparisons[Comparison]:
     """Returns a row for each of the paper's allocations, the optimum first, then the rows beyond the paper.
 
     The paper's allocations have weights by size, a clip at C and added-up sums. After them stand the user's own
@@ -128,7 +153,7 @@ def compare(
     """
     read = read_federation(federation)
     named = with_observer_name(read, target.get("epsilon"), target.get("aggregation", "trusted"), stacklevel=3)
-    return tuple(compare_plans(read, allocation, target | {"epsilon": named}).comparisons())
+    return Comparisons(compare_plans(read, allocation, target | {"epsilon": named}).comparisons())
 
 
 def compare_plans(federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any]) -> ComparedPlans:

@@ -9,6 +9,7 @@ noise: the exports are settings, not switches of an engine's own privacy code.
 """
 
 import json
+import math
 from typing import Any
 
 from fulcrum.csv_text import csv_text
@@ -27,7 +28,14 @@ def export_plan(plan: Plan, to: str) -> str:
 
 
 def _csv(plan: Plan) -> str:
-    """Returns a row for each silo: place, noise, noise of the region's sum, epsilon against each observer."""
+    return csv_text(silo_rows(plan))
+
+
+def silo_rows(plan: Plan) -> list[list[Any]]:
+    """Returns a row for each silo after a row of headings: place, noise, noise of the region's sum, every epsilon.
+
+    An epsilon without a guarantee is infinite.
+    """
     content, federation = plan.content(), plan.federation
     places = [federation.membership(tier.name).tolist() for tier in federation.tiers]
     tiers, inner = federation.tier_names, federation.innermost
@@ -36,10 +44,10 @@ def _csv(plan: Plan) -> str:
     rows: list[list[Any]] = [[*header, f"{inner.name}_noise_multiplier", *(f"epsilon_{tier}" for tier in tiers)]]
     for index, entry in enumerate(content.silos):
         nodes = [tier.nodes[place[index]] for tier, place in zip(federation.tiers, places, strict=True)]
-        epsilon = ["inf" if entry.epsilon[tier] is None else entry.epsilon[tier] for tier in tiers]
+        epsilon = [math.inf if (value := entry.epsilon[tier]) is None else value for tier in tiers]
         noise = [entry.noise_multiplier, in_sum[entry.node]]
         rows.append([entry.silo, entry.records, *nodes, float(federation.weights[index]), *noise, *epsilon])
-    return csv_text(rows)
+    return rows
 
 
 def _flower(plan: Plan) -> str:

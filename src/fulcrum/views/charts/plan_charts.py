@@ -18,7 +18,7 @@ from fulcrum.planning.content.advice import LEVELS, information_ceiling
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.leakage import information_bound, shown_nats
 from fulcrum.views.charts.chart_style import OBSERVERS, ChartRow, Spec, curve_layers, name_layer, spread_axis, tooltip
-from fulcrum.words.numbers import epsilon_text, with_error
+from fulcrum.words.numbers import epsilon_text, figure, with_error
 
 _AT_THE_EDGE = 0.015
 """Share of the ceiling: a line nearer to 0 looks like the axis."""
@@ -247,6 +247,30 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
                 ],
             },
         ],
+    }
+
+
+def budget_chart(rows: Iterable[Mapping[str, Any]]) -> Spec:
+    """Returns the noise budget by allocation; `rows` have `allocation` and `noise_budget`."""
+    points = [
+        {"allocation": row["allocation"], "budget": row["noise_budget"], "shown": figure(row["noise_budget"])}
+        for row in rows
+    ]
+    least = min(points, key=lambda point: float(point["budget"]))
+    axis = spread_axis("noise budget, C²", [point["budget"] for point in points])
+    return {
+        "description": (
+            f"Noise budget of {len(points)} allocations; {least['allocation']} needs least, {least['shown']} C²."
+        ),
+        "width": "container",
+        "height": 30 * len(points),
+        "data": {"values": points},
+        "mark": {"type": "point", "filled": True, "size": 90, "opacity": 1, "style": "plain"},
+        "encoding": {
+            "x": {"field": "budget", "type": "quantitative", **axis},
+            "y": {"field": "allocation", "type": "nominal", "sort": None, "title": None},
+            "tooltip": tooltip(allocation="allocation", shown="noise budget, C²"),
+        },
     }
 
 

@@ -122,5 +122,5 @@ $(VENV)/lint.stamp: pyproject.toml $(VENV)/test.stamp
 	@touch $@
 
 $(VENV)/docs.stamp: pyproject.toml $(VENV)/pip.stamp
-	$(PIP) install --editable . --group docs
+	$(PIP) install --editable '.[train,report]' --group docs
 	@touch $@

@@ -159,6 +159,12 @@ def test_two_rules_do_not_share_a_name(median):
         register_server_rule(type("Other", (median,), {"name": "sum"}))
 
 
+def test_a_rule_that_is_defined_again_takes_its_own_place(median):
+    again = type(median.__name__, (median,), {"__module__": median.__module__, "__qualname__": median.__qualname__})
+    assert register_server_rule(again) is again
+    assert rule_registry.rule_named(median.name) is again
+
+
 def test_a_rule_that_claims_to_add_up_is_not_registered(median):
     """A silo counts the global sum as all that "sum" reads, and nothing else knows of another rule that it does."""
     with pytest.raises(ParameterError, check=coded("rule.adds-up", name="claims")):

@@ -28,6 +28,8 @@ _RULES: dict[str, type[ServerRule]] = {rule.name: rule for rule in (SumRule, Ran
 def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
     """Enters a rule under the rule's name for the current process; returns the rule, for use as a decorator.
 
+    A class of the same module and name takes the place of its earlier version, as when a cell of a notebook runs again.
+
     Raises:
         ParameterError: The name does not fit a plan file, a different rule has the name, or the rule claims to add up.
     """
@@ -35,8 +37,10 @@ def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
         raise ParameterError("rule.name-invalid", name=rule.name)
     if rule.adds_up and rule is not SumRule:  # checkpoint, exports and outer targets would treat it as "sum"
         raise ParameterError("rule.adds-up", name=rule.name)
-    if _RULES.setdefault(rule.name, rule) is not rule:
+    earlier = _RULES.get(rule.name, rule)
+    if (earlier.__module__, earlier.__qualname__) != (rule.__module__, rule.__qualname__):
         raise ParameterError("rule.name-taken", name=rule.name)
+    _RULES[rule.name] = rule
     return rule
 
 

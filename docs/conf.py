@@ -9,7 +9,18 @@ sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
 project = "Fulcrum"
 release = fulcrum.__version__
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "myst_parser", "pages", "mathml", "docstrings", "names"]
+extensions = [
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",  # the code of every documented name, within the site
+    "sphinx_copybutton",
+    "myst_parser",
+    "pages",
+    "mathml",
+    "docstrings",
+    "names",
+    "notebooks",
+]
 exclude_patterns = ["_ext"]
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
@@ -40,6 +51,10 @@ nitpick_ignore = [  # internal
     ("py:class", "fulcrum.server.coordinator._State"),
     ("py:class", "fulcrum.rules.rule_registry._Rule"),
 ]
+
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "  # a copied block has neither prompts nor results
+copybutton_prompt_is_regexp = True
+copybutton_line_continuation_character = "\\"
 
 html_theme = "furo"
 html_title = f"Fulcrum {release}"

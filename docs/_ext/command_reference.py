@@ -1,7 +1,7 @@
 """The page docs/commands.md, made from the command line itself.
 
-`python docs/_ext/command_reference.py` writes the page. A test compares the page with the commands, so every change of an
-option or of its words shows in a difference of the page.
+`python docs/_ext/command_reference.py` writes the page. A test compares the page with the commands, so every change of
+an option or of its words shows in a difference of the page.
 """
 
 import re

@@ -11,14 +11,14 @@ import pytest
 
 import fulcrum
 
-for package in ("sphinx", "myst_parser", "furo"):
+for package in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
     pytest.importorskip(package, reason=f"the site is built with {package}. Run: pip install --group docs")
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SOURCES = sorted(
     path.relative_to(DOCS)
-    for kind in ("*.md", "*.rst")
+    for kind in ("*.md", "*.rst", "*.ipynb")
     for path in DOCS.rglob(kind)
     if not path.relative_to(DOCS).parts[0].startswith("_")
 )
@@ -110,6 +110,29 @@ def test_names_in_the_pages_lead_to_the_reference(site):
     maths = (site / "maths.html").read_text(encoding="utf-8")
     assert 'href="api/planning.html#fulcrum.Plan.saving"' in maths
     assert 'href="api/accounting.html#fulcrum.epsilon_of"' in maths
+
+
+def test_names_in_the_reference_lead_to_their_source(site):
+    reference = (site / "api" / "planning.html").read_text(encoding="utf-8")
+    for link in ("planning/planner.html#plan", "planning/plan.html#Plan", "core/plan/verified_plan.html#VerifiedPlan"):
+        assert f'href="../_modules/fulcrum/{link}"' in reference
+    assert "Noise for every silo" in (site / "_modules/fulcrum/planning/plan.html").read_text(encoding="utf-8")
+
+
+def test_tutorials_show_the_results_of_their_cells(site):
+    tutorial = (site / "tutorials" / "plan_a_consortium.html").read_text(encoding="utf-8")
+    assert tutorial.count('<div class="fulcrum-result">') == 3
+    assert "21 of 21 checks hold" in tutorial
+
+
+def test_a_copied_block_has_neither_prompts_nor_results(site):
+    script = (site / "_static" / "copybutton.js").read_text(encoding="utf-8")
+    settings = re.search(r"formatCopyText\(text, '(.+)', true, true, true, true, '(.*)', '(.*)'\)", script)
+    prompts, continued = settings[1].replace("\\\\", "\\"), settings[2].replace("\\\\", "\\")
+    assert continued == "\\"
+    for prompt in ("$ ", ">>> ", "... "):
+        assert re.match(prompts, f"{prompt}x")
+    assert not re.match(prompts, "hospitals: 7 silos")
 
 
 @pytest.mark.parametrize(

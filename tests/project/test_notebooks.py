@@ -14,7 +14,7 @@ NOTEBOOKS = sorted((DOCS / "tutorials").glob("*.ipynb"))
 SHOWN = {
     "audit": ["Plan", "Audit", "Audit", "DataFrame"],
     "own_allocation_and_server_rule": ["Comparisons", "TrainingRun", "DataFrame"],
-    "own_pytorch_model": ["TrainingRun", "Comparisons"],
+    "own_pytorch_model": ["TrainingRun", "TrainingRun", "Comparisons"],
     "plan_a_consortium": ["Plan", "Plan", "DataFrame", "Comparisons"],
 }
 """The displays of each notebook, by the class that they show."""

@@ -169,7 +169,11 @@ def test_compare_has_the_promised_keys(command):
         "size",
         "inverse-size",
         "misallocated",
+        "equal",
         "least-noise",
+        "half the rounds",
+        "one masked group",
+        "unit person",
     ]
     assert set(rows[0]) == {
         "allocation",

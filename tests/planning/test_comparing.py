@@ -15,7 +15,10 @@ from fulcrum.readers.federation_reader import read_federation
 def test_every_allocation_meets_the_same_target_and_the_optimum_costs_least():
     rows = compare("severe", rounds=10, epsilon=0.99, accountant="renyi")
     paper = ["optimal", "uniform", "size", "inverse-size", "misallocated"]
-    assert [row.allocation for row in rows] == [*paper, "least-noise"]
+    assert [row.allocation for row in rows] == [
+        *(*paper, "equal", "least-noise"),
+        *("half the rounds", "one masked group", "unit person"),
+    ]
     rows = rows[:5]
     assert all(row.epsilon_above_worst == pytest.approx(0.99, rel=1e-9) for row in rows)
     assert rows[0].noise_budget == min(row.noise_budget for row in rows)
@@ -47,7 +50,7 @@ def test_the_same_budget_buys_different_epsilons():
 
 def test_rows_beyond_the_paper_follow_its_own_and_say_whom_they_quieten():
     rows = {row.allocation: row for row in compare("severe", rounds=10, epsilon=0.99, parameters=66)}
-    assert list(rows)[5:] == ["least-noise", "joint"]
+    assert list(rows)[5:8] == ["equal", "least-noise", "joint"]
     for name in list(rows)[:5]:
         assert rows[name].least_influence == pytest.approx(1)
     # 5.425e-4, 2.4414e-4: noise in q² C² of the optimum and of least-noise weights; a region of 4 counts 16 / 4096.
@@ -74,12 +77,15 @@ def test_a_row_that_cannot_keep_the_target_is_left_out_with_the_reason():
 
 def test_weights_that_were_asked_for_make_a_last_row_and_leave_the_others_alone():
     target = {"rounds": 10, "epsilon": 1.0}
-    plain, asked = compare("isic-paper", **target), compare("isic-paper", weights="equal", **target)
+    plain, asked = compare("isic-paper", **target), compare("isic-paper", weights=0.5, **target)
     assert asked[:-1] == plain
     assert asked[-1].allocation == "as asked"
+    rows = {row.allocation: row for row in plain}
+    assert rows["least-noise"].noise_budget < asked[-1].noise_budget < plain[0].noise_budget
     # 0.091078 and 0.29615: noise in q² C² of equal weights within a region, and of the paper's optimum.
-    assert asked[-1].noise_budget / plain[0].noise_budget == pytest.approx(0.091078 / 0.29615, rel=1e-4)
-    assert compare("isic-paper", weights="least-noise", **target) == plain
+    assert rows["equal"].noise_budget / plain[0].noise_budget == pytest.approx(0.091078 / 0.29615, rel=1e-4)
+    for rule in ("equal", "least-noise"):
+        assert compare("isic-paper", weights=rule, **target) == plain
 
 
 def test_a_plan_knows_which_row_of_a_comparison_it_is():
@@ -89,7 +95,8 @@ def test_a_plan_knows_which_row_of_a_comparison_it_is():
     assert row_of(plan("mild", weights="least-noise", **target)) == "least-noise"
     assert row_of(plan("mild", recipe="joint", **target)) == "joint"
     assert row_of(plan("mild", recipe="joint", shrink=False, **target)) is None
-    assert row_of(plan("mild", weights="equal", **target)) is None
+    assert row_of(plan("mild", weights="equal", **target)) == "equal"
+    assert row_of(plan("mild", weights=0.5, **target)) is None
     kept = plan("mild", recipe="joint", least_influence=0.9, **target)
     assert row_of(kept) is None
     assert row_of(kept, least_influence=0.9) == "joint"
@@ -129,8 +136,8 @@ def test_masked_plans_are_compared_with_all_silos_masked_as_one_group():
     assert one.noise_budget == pytest.approx(optimal.noise_budget / 5)  # one sum in place of five, at the same epsilon
     assert one.epsilon_above_worst <= 0.3
     assert one.least_influence == pytest.approx(1.0)
-    trusted = {row.allocation for row in compare("severe", rounds=10, epsilon=0.3)}
-    assert "one masked group" not in trusted
+    trusted = {row.allocation: row for row in compare("severe", rounds=10, epsilon=0.3)}
+    assert trusted["one masked group"] == one
 
 
 def test_one_masked_group_keeps_the_least_of_the_targets_outside_and_that_inside():

@@ -36,7 +36,7 @@ from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
-from fulcrum.planning.content.advice import solve_merges
+from fulcrum.planning.content.advice import advice_on
 from fulcrum.planning.content.plan_figures import drawn_noise
 from fulcrum.planning.inputs.inside_observer import inside_observer, stored_epsilon, with_observer_name
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
@@ -116,16 +116,16 @@ def plan(federation: Any, settings: Settings) -> Plan:
         settings: By keywords:
     """
     complete = _plan_of(federation, settings)
-    solve_merges(complete)
+    advice_on(complete)  # solved for now, so that to save or print the plan solves nothing
     return complete
 
 
 @taking_keywords(Settings)
 def draft_plan(federation: Any, settings: Settings) -> Plan:
-    """Returns the same plan as `plan`, before merges of regions are planned for.
+    """Returns the same plan as `plan`, before its advice is solved for.
 
     Many plans in a row, such as the rows of a comparison or the answers to a slider, are never saved. The first use of
-    such a plan's advice plans for the merges.
+    such a plan's advice solves for the advice.
 
     Args:
         federation: A `Federation`, or any value that `read_federation` takes.

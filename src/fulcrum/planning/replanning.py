@@ -32,7 +32,7 @@ from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
-from fulcrum.planning.content.advice import solve_merges
+from fulcrum.planning.content.advice import advice_on
 from fulcrum.planning.inputs.targets import epsilon_by_tier
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import Past, variant
@@ -108,7 +108,7 @@ def replan(
     growth = _growth(old, new_plan)
     if growth > 1:
         new_plan = variant(old, target=target, past=replace(past, reserve=past.reserve * growth), **changes)
-    solve_merges(new_plan)
+    advice_on(new_plan)
     return new_plan
 
 

@@ -20,6 +20,7 @@ from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.views.charts.chart_style import PALETTE
+from fulcrum.words.noise_words import noise_unit_words, trained_words
 from fulcrum.words.numbers import epsilon_text, figure, percent, rate_text
 from fulcrum.words.recipe_words import proviso, share_rule
 
@@ -84,8 +85,13 @@ def _with_emphasis(sentence: str) -> Markup:
     return Markup(re.sub(rf"(?:epsilon (?P<epsilon>{number})|no guarantee){ends}", emphasise, escaped))  # noqa: S704
 
 
-def promise(plan: Plan) -> dict[str, Any]:
-    """Returns the values of `promise.html`: the claim with its terms, and the figures of the first screen."""
+def promise(plan: Plan, *, control: str = "--parameters") -> dict[str, Any]:
+    """Returns the values of `promise.html`: the claim with its terms, and the figures of the first screen.
+
+    Args:
+        plan: The plan.
+        control: The place to give the number of parameters, in words of the reader's screen.
+    """
     guarantee = guarantee_of(plan)
     return {
         "plan": plan,
@@ -103,6 +109,8 @@ def promise(plan: Plan) -> dict[str, Any]:
         "infinite": math.inf,
         "saving": plan.model_saving,
         "fourth": _fourth_figure(plan),
+        "trained": trained_words(plan, control=control),
+        "noise_unit": noise_unit_words(plan),
         "baseline": "uniform silo noise" if not plan.silos_draw_noise else "uniform",
     }
 

@@ -1,6 +1,6 @@
 """The command that compares every allocation at the same target, and trains with --train."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Literal
 
@@ -21,7 +21,14 @@ from fulcrum.cli.shared_options.target_options import TargetOptions
 from fulcrum.cli.shared_options.training_options import TrainingOptions, count_of_seeds
 from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.errors import ParameterError
-from fulcrum.planning.comparisons.comparison import EACH_SILO, ONE_GROUP, Comparison, compare_plans
+from fulcrum.planning.comparisons.comparison import (
+    EACH_SILO,
+    HALF_THE_ROUNDS,
+    ONE_GROUP,
+    UNIT_PERSON,
+    Comparison,
+    compare_plans,
+)
 from fulcrum.readers.profiles import PROFILES
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.tasks import load_task
@@ -125,7 +132,7 @@ def compare_command(
             )
     else:
         with working("Comparing"):
-            side_by_side = compare_plans(topology, target.allocation, arguments)
+            side_by_side = compare_plans(topology, target.allocation, arguments, levers=True)
             rows, unit = side_by_side.comparisons(), side_by_side.unit
     remarks_on_data = [*remarks_on_data, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
     if target.injection == "silo":  # an aggregator's noise is known to no silo, so no coalition takes it away
@@ -150,6 +157,8 @@ def compare_command(
         notes.append(
             "The allocation optimal has one multiplier in each region; least-under-collusion may have several."
         )
+    if not unit.is_within_silo:
+        notes.extend(_words_on_levers(side_by_side.plans, inner, target.aggregation))
     influence = [f"Influence: the {inner}'s share of the model divided by its share by size."]
     if train:
         notes.append(f"Gain: points of {metric} above {side_by_side.baseline}, paired over seeds.")
@@ -166,3 +175,24 @@ def compare_command(
     picture = [*tables, remarks(lines)] if lines else tables
     show(Result(data=records, rows=records, picture=picture), style)
     return 0
+
+
+def _words_on_levers(rows: Container[str], inner: str, aggregation: str) -> list[str]:
+    """Returns sentences on the rows beyond the paper that a reader could not place by their names."""
+    words = [f"Equal: equal weights within a {inner}, and every {inner} has its share."] if "equal" in rows else []
+    if HALF_THE_ROUNDS in rows:
+        words.append(f"{HALF_THE_ROUNDS.capitalize()}: the same epsilon over fewer rounds.")
+    others = [name for name in (ONE_GROUP, UNIT_PERSON) if name in rows]
+    if others:
+        words.append(f"Another promise: {' and '.join(others)}.")
+    if ONE_GROUP in rows and aggregation != "masked":
+        words.append(
+            f"{ONE_GROUP.capitalize()}: nobody sees the sum of a {inner}; above is an observer outside the federation "
+            f"who sees the sum of all silos, and inside the server together with a silo of each {inner}."
+        )
+    if UNIT_PERSON in rows:
+        words.append(
+            f"{UNIT_PERSON.capitalize()}: epsilon is for all records of one person, and C limits the gradient of one "
+            "person, so the noise cannot be compared."
+        )
+    return words

@@ -5,11 +5,11 @@
 optimal  budget 1.336, inside 6.87
 uniform  budget 11.134, inside 1.00
 
-The paper's allocations come first, at weights by size. Then come the rows beyond the paper: weights of least noise, and
-weights, clip and server chosen together.
+The paper's allocations come first, at weights by size. Then come the rows beyond the paper: equal weights within
+regions, weights of least noise, weights, clip and server chosen together, and further levers.
 
->>> last = compare("consortium", rounds=10, epsilon=1.0, parameters=66)[-1]
->>> f"{last.allocation}: the least represented region has {last.least_influence:.2f} of its influence by size"
+>>> rows = {row.allocation: row for row in compare("consortium", rounds=10, epsilon=1.0, parameters=66)}
+>>> f"joint: the least represented region has {rows['joint'].least_influence:.2f} of its influence by size"
 'joint: the least represented region has 0.05 of its influence by size'
 """
 
@@ -87,14 +87,27 @@ class Comparisons(NotebookDisplay, tuple[Row, ...]):
 
 
 BEYOND: Mapping[str, Mapping[str, Any]] = {
+    "equal": {"weights": "equal"},
     "least-noise": {"weights": "least-noise"},
     "joint": {"recipe": "joint"},
 }
-"""The rows after the paper's rules, as arguments of `plan`: other weights alone, the joint recipe."""
+"""The rows after the paper's rules, as arguments of `plan`: other weights alone, the joint recipe. The weights "equal"
+are equal within a region, and every region keeps its share."""
+
+MASKED_SUMS = "masked sums"
+"""The row with masked sums of each region, for plans with a target inside; the target then holds against the server
+together with silos."""
+
+HALF_THE_ROUNDS = "half the rounds"
+"""The row with half the rounds, and the same epsilon over all of them."""
+
+UNIT_PERSON = "unit person"
+"""The row with persons as the unit of privacy: another promise, and C limits the gradient of one person, so that the
+noise of the row cannot be compared with the noise of other rows."""
 
 ONE_GROUP = "one masked group"
-"""The row of masked plans with all silos in one masked group, so that nobody sees a regional sum. The target of the
-regional sums is then a target on the sum of the federation."""
+"""The row with all silos in one masked group, so that nobody sees a regional sum. The target of the regional sums is
+then a target on the sum of the federation: another promise."""
 
 AS_ASKED = "as asked"
 """The row of the user's own weights, clip and server, if no other row has them."""
@@ -143,8 +156,9 @@ def compare(
 
     The paper's allocations have weights by size, a clip at C and added-up sums. After them stand the user's own
     allocation, if given, and the rows of `BEYOND` that can keep the target; `compare_plans` gives the reason for every
-    row left out. For persons and records the rows are: each silo for itself, regional sums with one multiplier, the
-    optimum, the joint recipe, one masked group, and no privacy.
+    row left out. The last rows are further levers: masked sums, half the rounds, and rows with another promise: one
+    masked group, and the unit person. For persons and records the rows are: each silo for itself, regional sums with
+    one multiplier, the optimum, the joint recipe, one masked group, and no privacy.
 
     Args:
         federation: A `Federation`, or any value that `read_federation` takes.
@@ -153,10 +167,12 @@ def compare(
     """
     read = read_federation(federation)
     named = with_observer_name(read, target.get("epsilon"), target.get("aggregation", "trusted"), stacklevel=3)
-    return Comparisons(compare_plans(read, allocation, target | {"epsilon": named}).comparisons())
+    return Comparisons(compare_plans(read, allocation, target | {"epsilon": named}, levers=True).comparisons())
 
 
-def compare_plans(federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any]) -> ComparedPlans:
+def compare_plans(
+    federation: Topology, own: str | AllocationRule | None, target: Mapping[str, Any], *, levers: bool = False
+) -> ComparedPlans:
     """Returns the plans of a comparison, by row.
 
     `least-under-collusion` differs from the optimum with colluders or dropouts alone, and takes a target on the
@@ -169,6 +185,7 @@ def compare_plans(federation: Topology, own: str | AllocationRule | None, target
         federation: The federation of the plans.
         own: One more allocation, "module:function" or a callable.
         target: As `plan` takes it.
+        levers: True for the rows with other rounds, masks or another unit, which are not trained beside the others.
     """
     epsilon = target.get("epsilon")
     innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
@@ -190,16 +207,37 @@ def compare_plans(federation: Topology, own: str | AllocationRule | None, target
     plans = {name: row_plan(federation, settings, target) for name, settings in rows.items()}
     left_out = {}
     beyond = {name: settings for name, settings in BEYOND.items() if name == "joint" or not by_person}
-    more = {**beyond, **_as_one_group(federation, target), **({AS_ASKED: choices} if choices else {})}
-    for name, settings in more.items():
+    more = {**beyond, **_as_one_group(federation, target)}
+    further = _lever_rows(federation, target) if levers and not by_person else {}
+    last = {AS_ASKED: choices} if choices else {}
+    for name, settings in {**more, **further, **last}.items():
         try:
             plans[name] = row_plan(federation, settings, target)
             rows[name] = settings
         except (ParameterError, UnreachableTargetError) as error:
             if name == AS_ASKED:
                 raise
-            left_out[name] = str(error)
+            if name in more:  # a lever that cannot keep the target is no lever, and nobody asked for its row
+                left_out[name] = str(error)
     return ComparedPlans(rows=rows, plans=plans, left_out=left_out, baseline=baseline)
+
+
+def _lever_rows(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Returns the rows of levers that change more than weights and noise; the last two rows change the promise."""
+    if target.get("budget") is not None or target.get("injection", "silo") != "silo":
+        return {}
+    rows: dict[str, Mapping[str, Any]] = {}
+    inside, outside = _targets_of(federation, {} if target.get("epsilon") is None else target["epsilon"])
+    masked = target.get("aggregation") == "masked"
+    if inside and not masked:
+        targets = {inside_observer(federation, "masked"): value for value in inside.values()}
+        rows[MASKED_SUMS] = {"aggregation": "masked", "epsilon": targets | outside}
+    if target["rounds"] > 1:
+        rows[HALF_THE_ROUNDS] = {"rounds": target["rounds"] // 2}
+    if outside and set(outside) != {ROOT} and federation.preferences is None and len(federation.innermost.nodes) > 1:
+        targets = {inside_observer(federation, "masked"): value for value in inside.values()}
+        rows[ONE_GROUP] = {"aggregation": "masked", "epsilon": targets | {ROOT: min(outside.values())}}
+    return rows | {UNIT_PERSON: {"unit": "person"}}
 
 
 def _as_one_group(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -256,8 +294,8 @@ def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
         return plan.allocation
     if plan.allocation != "optimal" or plan.least_influence != least_influence:
         return None
-    if plain and plan.weights_rule == "least-noise":
-        return "least-noise"
+    if plain and plan.weights_rule in ("equal", "least-noise"):
+        return plan.weights_rule
     joint = recipe_for(RECIPES["joint"], plan.unit)
     together = (plan.weights_rule, plan.server, plan.shrink) == (joint.weights, joint.server, joint.shrink)
     return "joint" if together and plan.clip_share < 1 else None

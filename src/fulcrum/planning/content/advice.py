@@ -1,4 +1,4 @@
-"""Advice to the reader of a plan: warnings first, then possible gains.
+"""Advice to the reader of a plan: warnings first, then facts, then levers for less noise, by saving.
 
 A piece of advice is a sentence with a number. No function changes a plan.
 
@@ -8,7 +8,6 @@ A piece of advice is a sentence with a number. No function changes a plan.
 """
 
 import math
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -22,9 +21,11 @@ from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
-from fulcrum.planning.content.plan_figures import Merge, PlanFigures, changed_copy, with_uniform_noise
+from fulcrum.planning.content.lever_words import LeverWords, lever_words, silos_of
+from fulcrum.planning.content.levers import masked_variant
+from fulcrum.planning.content.plan_figures import PlanFigures, changed_copy, with_uniform_noise
 from fulcrum.planning.inputs.weighted_federation import choose_weights
-from fulcrum.planning.theory.allocation import allocate
+from fulcrum.planning.theory.allocation import ALLOCATIONS, allocate
 from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.planning.theory.noise_bound import outer_coalitions
 from fulcrum.planning.theory.prior import prior_entropy
@@ -46,7 +47,6 @@ more learnt at least 0.87 of what they learn without privacy, those below `WEAK_
 was anything from nothing to 0.95.
 """
 
-_MERGE_TEXT = "Of all pairs, merging {tier} {first} with {second} would save most: {saving} of the remaining noise."
 _MERGE_CANDIDATES = 12
 _KEPT = ("sizes", DECLARED, BY_SILO)  # rules by which the weight of a silo does not depend on its region
 _PLANNED_ANEW = 6  # regions whose pairs are planned for
@@ -66,6 +66,9 @@ class Advice:
         remedy: The last part of the sentence: the remedy in words of the command line; a page has controls instead.
         offers: Settings that would follow the advice, each by itself: the name in `plan` or on the command line, and
             the value. "merge" stands for regions to merge.
+        saving: The saved share of the noise entering the model in one round; None for advice without a saving, or with
+            noise beyond comparison.
+        changes_promise: True if a plan by the advice has another promise.
     """
 
     kind: str
@@ -73,6 +76,8 @@ class Advice:
     text: str
     remedy: str = ""
     offers: tuple[tuple[str, Any], ...] = ()
+    saving: float | None = None
+    changes_promise: bool = False
 
     @property
     def finding(self) -> str:
@@ -80,13 +85,35 @@ class Advice:
         return self.text.removesuffix(self.remedy).rstrip()
 
 
-def advice_on(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """The merge of two regions that saves most noise; `saving` is a share of the plan's noise budget."""
+
+    regions: tuple[str, str]
+    saving: float
+
+
+def advice_on(plan: PlanFigures, *, merges: bool = True, levers: bool = True) -> tuple[Advice, ...]:
     """Returns the advice on a plan, warnings first: warnings that undo the promise, then warnings that cost utility.
+
+    After the warnings come facts, then levers for less noise at the same targets: by saving, the largest first, and a
+    merge of regions last. Levers with another promise end the list. The whole advice is solved for once in the life of
+    a plan: `fulcrum.plan` and `fulcrum.replan` do so, and later calls solve nothing.
 
     Args:
         plan: The plan.
         merges: True to look at merges of regions, which takes longest; `advice_on_merges` looks at merges alone.
+        levers: True to look at the levers, every lever by a new plan; `advice_on_levers` looks at levers alone.
     """
+    if not (merges and levers):
+        return _solve_advice(plan, merges=merges, levers=levers)
+    if plan.solved_advice is None:
+        object.__setattr__(plan, "solved_advice", _solve_advice(plan, merges=True, levers=True))
+    return tuple(plan.solved_advice or ())
+
+
+def _solve_advice(plan: PlanFigures, *, merges: bool, levers: bool) -> tuple[Advice, ...]:
+    same, other = _levers(plan) if levers else ([], [])
     pieces = [
         *_on_accountant(plan),
         *_on_delta(plan),
@@ -97,9 +124,43 @@ def advice_on(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
         *_on_dropout(plan),
         *_on_coalitions_outside(plan),
         *_on_balance(plan),
+        *same,
         *(advice_on_merges(plan) if merges else []),
+        *other,
     ]
     return tuple(sorted(pieces, key=lambda advice: not advice.warning))
+
+
+def advice_on_levers(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
+    """Returns the levers for less noise, in the order of `advice_on`.
+
+    Args:
+        plan: The plan.
+        merges: True to look at merges of regions too.
+    """
+    same, other = _levers(plan)
+    return (*same, *(advice_on_merges(plan) if merges else []), *other)
+
+
+def _levers(plan: PlanFigures) -> tuple[list[Advice], list[Advice]]:
+    """Returns advice on levers with the same promise, and advice on levers with another promise."""
+
+    def advice_of(words: LeverWords) -> Advice:
+        return Advice(
+            kind=words.name,
+            warning=False,
+            text=words.text,
+            remedy=words.remedy,
+            offers=words.offers,
+            saving=words.saving,
+            changes_promise=words.changes_promise,
+        )
+
+    words = lever_words(plan)
+    return (
+        [advice_of(lever) for lever in words if not lever.changes_promise],
+        [advice_of(lever) for lever in words if lever.changes_promise],
+    )
 
 
 def advice_on_merges(plan: PlanFigures) -> list[Advice]:
@@ -107,10 +168,15 @@ def advice_on_merges(plan: PlanFigures) -> list[Advice]:
     merge = best_merge(plan)
     if merge is None:
         return []
-    first, second = map(repr, merge.regions)
-    tier = plan.federation.innermost.name
-    text = _MERGE_TEXT.format(tier=tier, first=first, second=second, saving=f"{merge.saving:.1%}")
-    return [Advice(kind="merge", warning=False, text=text, offers=(("merge", merge.regions),))]
+    inner = plan.federation.innermost.name
+    remedy = f"To merge them, give both the same {inner} in the federation's file."
+    sees = "aggregator would then see the updates" if not plan.is_masked else "masked group would then hold the silos"
+    text = (
+        f"Of all pairs, merging {inner} {merge.regions[0]!r} with {merge.regions[1]!r} would save most: "
+        f"{merge.saving:.1%} of the noise that enters the model in each round. One {sees} of both. {remedy}"
+    )
+    offers = (("merge", merge.regions),)
+    return [Advice(kind="merge", warning=False, text=text, remedy=remedy, offers=offers, saving=merge.saving)]
 
 
 def signal_to_noise(plan: PlanFigures, parameters: int) -> float:
@@ -151,43 +217,7 @@ def best_merge(plan: PlanFigures) -> Merge | None:
     """
     if not _has_merges(plan):
         return None
-    if _keeps_weights(plan):
-        return _best_of(plan, _saved_by_sums(plan))
-    if plan.planned_merges is None:
-        _keep_merge(plan, _best_of(plan, _saved_by_planning(plan)))
-    return next(iter(plan.planned_merges or ()), None)
-
-
-def solve_merges(plan: PlanFigures) -> None:
-    """Plans for merged regions, which the advice compares, so that to save or print the plan solves nothing later.
-
-    Plans whose merges have a closed form need no solution.
-    """
-    if not _keeps_weights(plan):
-        best_merge(plan)
-
-
-def take_stated_merge(plan: PlanFigures, sentences: Iterable[str]) -> None:
-    """Takes the merge of a plan that was read from a file out of the file's advice; nothing is planned for again.
-
-    A sentence counts in the exact words of `advice_on_merges` alone, with regions of the plan.
-    """
-    if _keeps_weights(plan):
-        return
-    inner = plan.federation.innermost
-    named = {repr(name): name for name in inner.nodes}
-    words = _MERGE_TEXT.replace(".", r"\.")
-    form = re.compile(words.format(tier=re.escape(inner.name), first="(.+)", second="(.+)", saving=r"(\d+\.\d)%"))
-    merges = (
-        Merge(regions=(named[match[1]], named[match[2]]), saving=float(match[3]) / 100)
-        for sentence in sentences
-        if (match := form.fullmatch(sentence)) and match[1] in named and match[2] in named
-    )
-    _keep_merge(plan, next(merges, None))
-
-
-def _keep_merge(plan: PlanFigures, merge: Merge | None) -> None:
-    object.__setattr__(plan, "planned_merges", () if merge is None else (merge,))
+    return _best_of(plan, _saved_by_sums(plan) if _keeps_weights(plan) else _saved_by_planning(plan))
 
 
 def _best_of(plan: PlanFigures, savings: Iterable[tuple[tuple[int, int], float]]) -> Merge | None:
@@ -334,9 +364,11 @@ def _on_curious_aggregator(plan: PlanFigures) -> list[Advice]:
     uniform = with_uniform_noise(plan).worst_epsilon(SILO)
     if inside <= max(uniform, above) * (1 + 1e-9):
         return []
-    # A large region lets every silo draw little noise. Noise that protects persons is small beside a silo's sum, so
-    # masks are named too.
-    masks = ", or mask the sums with --aggregation masked" if plan.unit.is_within_silo else ""
+    # A large region lets every silo draw little noise, and masks hide single releases at no more noise.
+    masks, masked = "", masked_variant(plan) if plan.allocation in ALLOCATIONS else None
+    if masked is not None and (then := masked.worst_epsilon(SILO)) < inside * (1 - 1e-9):
+        helpers = f"the server together with {silos_of(inner, max(1, plan.colluders))}"
+        masks = f", or mask the sums with --aggregation masked: then {_epsilon_text(then)} against {helpers}"
     remedy = (
         "For a smaller epsilon, add a target on the aggregator, such as --epsilon-inside "
         f"{_epsilon_text(uniform)}{masks}."

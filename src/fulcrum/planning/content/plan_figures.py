@@ -38,14 +38,6 @@ from fulcrum.planning.theory.observer_power import ObserverPower, observer_power
 from fulcrum.rules.server_rule import ServerRule
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Merge:
-    """The merge of two regions that saves most noise; `saving` is a share of the plan's noise budget."""
-
-    regions: tuple[str, str]
-    saving: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: figures are cached when first asked for
 class PlanFigures(PlanData):
     """The settings and noise of a plan (`PlanData`), with the numbers that follow from both.
@@ -54,11 +46,11 @@ class PlanFigures(PlanData):
     and by node; information; noise budget, saving and lower bound; lattice steps and widths.
 
     Attributes:
-        planned_merges: The merge of two regions that saves most, or nothing, once the planner has planned for merges
-            (`fulcrum.planning.content.advice.solve_merges`); None before that, and in a changed copy.
+        solved_advice: The advice on the plan, once `advice_on` of `fulcrum.planning.content.advice` has solved for it;
+            None before that, and in a changed copy.
     """
 
-    planned_merges: tuple[Merge, ...] | None = field(default=None, init=False, repr=False)
+    solved_advice: tuple[Any, ...] | None = field(default=None, init=False, repr=False)
 
     @cached_property
     def target(self) -> Target:

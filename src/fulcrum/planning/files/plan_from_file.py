@@ -6,7 +6,6 @@ from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.plan.plan_reader import read_content
 from fulcrum.core.plan.verified_plan import VerifiedPlan, check_verified, data_in
 from fulcrum.errors import ParameterError, PlanError
-from fulcrum.planning.content.advice import take_stated_merge
 from fulcrum.planning.plan import Plan
 from fulcrum.rules.rule_registry import rule_named
 
@@ -46,7 +45,6 @@ def plan_of(content: PlanFile, *, source: str = "the plan") -> Plan:
     check_server_known(content, source=source)
     plan = Plan(**data_in(content))  # type: ignore[arg-type]
     object.__setattr__(plan, "document", content)
-    take_stated_merge(plan, content.advice)
     return plan
 
 

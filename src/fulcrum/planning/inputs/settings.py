@@ -186,7 +186,8 @@ class Settings:
         str | float | Mapping[str, float] | None,
         Meta(
             description="Rule for the weights of silos: sizes, equal, least-noise, or a number from 0 (sizes) to 1 "
-            "(least noise). Default: the weights that the federation declares, else the recipe's rule."
+            "(least noise). With equal, silos of one region have equal weights, and every region keeps its share. "
+            "Default: the weights that the federation declares, else the recipe's rule."
         ),
     ] = None
     clip_norm: Annotated[

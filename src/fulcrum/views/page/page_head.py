@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fulcrum.planning.comparisons.weight_tradeoff import own_choice
-from fulcrum.planning.content.advice import Advice, advice_on, advice_on_merges
+from fulcrum.planning.content.advice import Advice, advice_on, advice_on_levers, advice_on_merges
 from fulcrum.planning.engine_limits import refusals
 from fulcrum.planning.plan import Plan
 from fulcrum.views.html import promise, render
@@ -22,6 +22,10 @@ from fulcrum.words.verdict import verdict
 
 MOST_SILOS_MERGED = 2_000
 """The most silos for which the page looks for merges with weights that are not by size: every merge is planned anew."""
+
+
+MOST_SILOS_AT_ONCE = 1_000
+"""The most silos for which the page looks for levers while a slider moves: every lever is planned anew."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +54,26 @@ class PageAdvice:
 
 def head(plan: Plan) -> str:
     """Returns the first screen of the page for a plan as HTML: verdict, promise, main numbers and advice."""
-    own, by_size = own_choice(plan), _by_size(plan)
+    own, by_size, quick = own_choice(plan), _by_size(plan), _levers_at_once(plan)
     return render(
         "serve_head.html",
-        **promise(plan),
+        **promise(plan, control="the field 'parameters'"),
         verdict=verdict(plan),
-        advice=[*_on_deploying(plan), *page_advice(advice_on(plan, merges=by_size))],
+        advice=[*_on_deploying(plan), *page_advice(advice_on(plan, merges=by_size and quick, levers=quick))],
         own=own,
         by_size=by_size,
     )
 
 
 def late_advice(plan: Plan) -> str:
-    """Returns advice on merges at other weights as HTML; `head` leaves slow advice out to keep up with a slider."""
-    if _by_size(plan) or len(plan.federation) > MOST_SILOS_MERGED:
+    """Returns slow advice as HTML, which `head` leaves out to keep up with a slider.
+
+    Levers of large federations and of several targets are slow, and so are merges at other weights.
+    """
+    merges = _by_size(plan) or len(plan.federation) <= MOST_SILOS_MERGED
+    if not _levers_at_once(plan):
+        return render("serve_hints.html", advice=page_advice(advice_on_levers(plan, merges=merges)))
+    if _by_size(plan) or not merges:
         return ""
     return render("serve_hints.html", advice=page_advice(advice_on_merges(plan)))
 
@@ -91,6 +101,11 @@ def _on_deploying(plan: Plan) -> list[PageAdvice]:
     ]
 
 
+def _levers_at_once(plan: Plan) -> bool:
+    """Checks that the levers of a plan are found fast enough for a slider."""
+    return len(plan.federation) <= MOST_SILOS_AT_ONCE and len(plan.requirement.multiplier) == 1
+
+
 def _by_size(plan: Plan) -> bool:
     """Checks that influence is by size, so that the saving of a merge follows without a new plan."""
     return plan.weights_rule == "sizes" and plan.server_rule.adds_up
@@ -103,4 +118,10 @@ def _label(setting: str, value: Any) -> str:
         return f"Promise {figure(value)} inside"
     if setting in ("colluders", "dropouts"):
         return f"Provide for {value} {setting.removesuffix('s') if value == 1 else setting}"
+    if setting == "weights":
+        return "Take equal weights within each region" if value == "equal" else "Take weights of least noise"
+    if setting == "rounds":
+        return f"Take {value:,} {'round' if value == 1 else 'rounds'}"
+    if setting == "unit":
+        return "Protect persons instead of silos"
     return f"Take {setting} {value if isinstance(value, str) else f'{value:g}'}"

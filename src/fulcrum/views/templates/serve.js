@@ -237,6 +237,7 @@
     const choice = control.querySelector("select");
     if (choice) {
       choice.value = wanted;
+      return choice.dispatchEvent(new Event("change", { bubbles: true })); // further controls follow, and the question
     } else {
       if (offer === "epsilon_inside") byId("inside-on").checked = true;
       allow();

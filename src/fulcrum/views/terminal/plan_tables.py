@@ -14,9 +14,8 @@ from rich.console import RenderableType
 from fulcrum.checks import Check
 from fulcrum.core.plan.plan_file import to_json
 from fulcrum.core.topology import Topology
-from fulcrum.planning.comparisons.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, Comparison
-from fulcrum.planning.comparisons.variants import other_weights
-from fulcrum.planning.content.advice import advice_on, learnt_at, signal_to_noise
+from fulcrum.planning.comparisons.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, UNIT_PERSON, Comparison
+from fulcrum.planning.content.advice import Advice, advice_on, learnt_at, signal_to_noise
 from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.files.differences import NOISE_ON_SUM
@@ -26,8 +25,9 @@ from fulcrum.planning.theory.exposure import exposure_of
 from fulcrum.planning.theory.leakage import shown_nats
 from fulcrum.planning.theory.weights import region_shares
 from fulcrum.simulation.trials import TrainedComparison
-from fulcrum.views.terminal.screen import ROWS_SHOWN, Result, facts, printable_json, remarks, show, table
+from fulcrum.views.terminal.screen import ROWS_SHOWN, Result, facts, listing_below, printable_json, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
+from fulcrum.words.noise_words import levers_by_promise, noise_unit_words, trained_words
 from fulcrum.words.numbers import figure, span, with_error
 from fulcrum.words.person_words import sensitivity_words
 from fulcrum.words.recipe_words import proviso, share_rule
@@ -78,7 +78,7 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     optimal = next((row for row in rows if row.allocation == "optimal"), rows[0])
     for row in rows:
         text = asdict(row) | {
-            "times_optimal": f"{row.noise_budget / optimal.noise_budget:.3f}",
+            "times_optimal": "" if row.allocation == UNIT_PERSON else f"{row.noise_budget / optimal.noise_budget:.3f}",
             "influence_shown": f"{row.least_influence:.2f}",
         }
         if isinstance(row, TrainedComparison):
@@ -153,6 +153,8 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
         ("verdict", judgement.sentence + (f" These are {judgement.basis}." if plan.is_deployment else "")),
         ("noise budget", _on_noise(plan)),
         ("saving", f"{plan.model_saving:.2%} against uniform; {_attainable(plan)}"),
+        ("C²", noise_unit_words(plan)),
+        ("parameters", trained_words(plan)),
     ]
     if plan.unit.is_within_silo:
         clip = f"C = {plan.clip_norm:g}, of one {plan.unit.noun}'s gradient: {sensitivity_words(plan)}"
@@ -173,17 +175,19 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
         table(title, columns, rows, total=len(inner.nodes), elsewhere="the plan file (-o) lists all of them"),
         facts(summary),
     ]
-    notes = [*_refusals(plan), *_warnings(plan, judgement)]
-    for advice in advice_on(plan):
+    advice_list = advice_on(plan)
+    notes = [*_refusals(plan), *_warnings(judgement, advice_list)]
+    for advice in advice_list:
+        if advice.saving is not None or advice.changes_promise:
+            continue
         measured = ""
         # The measured heads were trained on updates of silos, not on gradients of persons.
         if advice.kind == "signal" and plan.parameters is not None and not plan.unit.is_within_silo:
             measured = f" {learnt_at(signal_to_noise(plan, plan.parameters))}"
         notes.append((advice.warning, advice.text + measured))
-    if (others := other_weights(plan)) is not None:
-        notes.append((False, others.sentence))
-    picture.append(remarks([*notes, (False, purpose_in_words(plan, output))]))
-    return picture
+    picture.extend([remarks(notes)] if notes else [])
+    picture.extend(listing_below(heading, texts) for heading, texts in levers_by_promise(advice_list).items())
+    return [*picture, remarks([(False, purpose_in_words(plan, output))])]
 
 
 def purpose_in_words(plan: Plan, output: Path | None = None) -> str:
@@ -212,9 +216,9 @@ def _refusals(plan: Plan) -> list[tuple[bool, str]]:
     return warnings
 
 
-def _warnings(plan: Plan, judgement: Verdict) -> list[tuple[bool, str]]:
+def _warnings(judgement: Verdict, advice_list: Sequence[Advice]) -> list[tuple[bool, str]]:
     """Returns a warning of observers that are nearly always right, unless advice warns of them with a remedy."""
-    has_advice = any(advice.kind == "curious-aggregator" for advice in advice_on(plan))
+    has_advice = any(advice.kind == "curious-aggregator" for advice in advice_list)
     options = {"above": "--epsilon", "inside": "--epsilon-inside"}
     observers = [
         observer.observer

@@ -158,6 +158,14 @@ def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
     return Padding(drawn, (0, 0, 1, 0))
 
 
+def listing_below(heading: str, lines: Sequence[str]) -> RenderableType:
+    """Returns the picture of a numbered list below its heading."""
+    drawn = Table.grid(padding=(0, 1))
+    for number, text in enumerate(lines, start=1):
+        drawn.add_row(Text(f"{number}.", style="dim"), _text(text))
+    return Padding(Group(Text(heading, style="bold"), drawn), (0, 0, 1, 0))
+
+
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Shows on stderr that work is under way, if stderr is a terminal."""

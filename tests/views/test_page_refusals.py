@@ -152,7 +152,7 @@ def test_a_body_that_is_too_large_is_refused_whatever_its_header_says(client):
         ({"kind": "records", "regions": ["country-1"], "number": 0}, "from 1 to"),
         ({"kind": "records", "regions": ["country-1"], "number": 1e300}, "from 1 to"),
         ({"kind": "explode", "regions": []}, "cannot be read"),
-        ({"kind": "remove"}, "concerns one region"),
+        ({"kind": "remove"}, "concerns exactly one region"),
     ],
 )
 def test_an_edit_that_cannot_be_is_refused_in_one_line(edit, reason, client):

@@ -22,7 +22,6 @@ from fulcrum.core.masking.masking_messages import (
 )
 from fulcrum.core.masking.member_protocol import MemberProtocol, State, request_digest
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.core.store.database import ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError
 
@@ -42,7 +41,7 @@ class MemberReplies(ClosedAtTheEnd):
     Refusals are `ExchangeError` or `PolicyError` and change nothing. A `StorageError` is trouble with the file.
     """
 
-    def __init__(self, record: MemberStore | ScratchStore, member: MemberProtocol) -> None:
+    def __init__(self, record: MemberStore, member: MemberProtocol) -> None:
         self._record, self._member = record, member
 
     @classmethod

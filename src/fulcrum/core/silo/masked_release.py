@@ -7,9 +7,13 @@ else:
 answer = silo.answer(request)
 """
 
+from typing import cast
+
+from fulcrum.core.masking.member_store import MemberStore
+from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.core.silo.masked_station import MaskedStation
 from fulcrum.core.silo.releasing_silo import worker_of
-from fulcrum.core.silo.site import Site
+from fulcrum.core.silo.site import Site, record_name
 from fulcrum.core.training.assignment import Training, check_installed
 from fulcrum.core.training.in_process_training import InProcessTraining
 
@@ -30,3 +34,8 @@ class MaskedSilo(MaskedStation):
         super().__init__(site, worker_of(site.settings) if training is None else InProcessTraining(training))
         if training is None:
             check_installed(site.settings.train)
+
+    def _research_record(self) -> MemberStore:
+        """Opens the small record of a simulation, which is not synced: a simulation takes every stage on one disk."""
+        path = (self._site.state / record_name(self._site.settings.name)).with_suffix(".scratch")
+        return cast("MemberStore", ScratchStore(path))  # the same methods

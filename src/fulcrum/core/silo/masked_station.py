@@ -22,7 +22,6 @@ from fulcrum.core.masking.masking_messages import Begin, Inbox, Request, Survivo
 from fulcrum.core.masking.member_protocol import MemberProtocol
 from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.core.masking.scratch_store import ScratchStore
 from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.release_message import Release
@@ -146,12 +145,12 @@ class MaskedStation(ReleasingSilo):
     def _masking(self, settings: str = "") -> MemberReplies:
         """Opens the silo's record of masked rounds, which must exist in deployment: a new record would forget sums."""
         site, silo = self._site, self._site.settings.name
-        if site.settings.purpose == "research":
-            path = (site.state / record_name(silo)).with_suffix(".scratch")
-            return MemberReplies(ScratchStore(path), self._member(settings))
 
         def open_record() -> MemberReplies:
-            record = own_record(site, record_name(silo), lambda path: MemberStore.open(path, silo=silo))
+            if site.settings.purpose == "research":
+                record = self._research_record()
+            else:
+                record = own_record(site, record_name(silo), lambda path: MemberStore.open(path, silo=silo))
             try:
                 return MemberReplies(record, self._member(settings))  # the policy may have changed during the wait
             except BaseException:
@@ -159,6 +158,11 @@ class MaskedStation(ReleasingSilo):
                 raise
 
         return once_free(open_record)
+
+    def _research_record(self) -> MemberStore:
+        """Opens the record of a research plan, or makes a new record: research draws its noise from a public seed."""
+        silo = self._site.settings.name
+        return MemberStore.open(self._site.state / record_name(silo), silo=silo, create=True)
 
     def _member(self, settings: str) -> MemberProtocol:
         """Returns this silo as a member of its group, under the policy that is on disk now."""

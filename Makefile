@@ -17,7 +17,7 @@ LOWEST_DOCTESTS := readers/federation_json readers/federation_reader readers/sil
 # The demonstration: a target for both observers, and at least half of its influence by size for every country.
 DEMO := consortium --rounds 10 --epsilon 3 --epsilon-inside 8 --least-influence 0.5
 
-.PHONY: demo test test-torch test-engines test-flower test-lowest lint docs screenshot paper bench wheel clean
+.PHONY: demo test test-torch test-engines test-flower test-lowest lint docs screenshot paper bench wheel locks clean
 
 demo: $(VENV)/core.stamp
 	@mkdir -p out
@@ -84,6 +84,16 @@ wheel: $(VENV)/pip.stamp
 	@$(PYTHON) -m venv --clear $(VENV)/wheel
 	@$(VENV)/wheel/bin/pip --disable-pip-version-check --quiet install dist/*.whl
 	@$(VENV)/wheel/bin/python tests/wheel.py dist/*.whl
+
+# The versions and hashes of the packages that kits install: those of the environment in which the tests ran.
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+  --no-strip-extras --constraint build/versions.txt pyproject.toml
+locks: $(VENV)/test.stamp
+	$(PIP) install uv
+	@mkdir -p build
+	@$(BIN)/pip freeze --exclude-editable > build/versions.txt
+	@$(LOCK) --extra nvflare --extra secure --extra fast --output-file src/fulcrum/engines/locks/nvflare.txt
+	@$(LOCK) --extra flower --extra fast --output-file src/fulcrum/engines/locks/flower.txt
 
 clean:
 	rm -rf $(VENV) build dist

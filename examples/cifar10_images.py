@@ -50,7 +50,9 @@ def read_sprite(path: Path) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError:
-        raise fulcrum.MissingExtraError("PNG files are read by Pillow. Run: pip install 'fulcrum-dp[embed]'") from None
+        raise fulcrum.MissingExtraError(
+            "PNG files are read by Pillow. Run: pip install '.[embed]' in the checkout"
+        ) from None
     try:
         with Image.open(path) as sprite:
             pixels = np.asarray(sprite.convert("RGB"))

@@ -66,8 +66,16 @@ def test_a_file_that_fails_while_it_is_read_is_refused(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "package", "message"),
     [
-        ("a.parquet", "pyarrow", "reading Parquet needs pyarrow. Run: pip install 'fulcrum-dp[parquet]'"),
-        ("a.yml", "yaml", "reading project.yml needs pyyaml. Run: pip install 'fulcrum-dp[nvflare]'"),
+        (
+            "a.parquet",
+            "pyarrow",
+            "reading Parquet needs pyarrow. Run: pip install '.[parquet]' in the checkout, or add [parquet] to the wheel's name",
+        ),
+        (
+            "a.yml",
+            "yaml",
+            "reading project.yml needs pyyaml. Run: pip install '.[nvflare]' in the checkout, or add [nvflare] to the wheel's name",
+        ),
     ],
 )
 def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch, name, package, message):

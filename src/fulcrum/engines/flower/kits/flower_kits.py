@@ -7,6 +7,7 @@ from fulcrum.aggregation.masked_group import largest_answer
 from fulcrum.engines.flower.kits.app_files import app_files
 from fulcrum.engines.flower.kits.certificates import AUTHORITY, write_certificates, write_node_key
 from fulcrum.engines.flower.kits.flower_sites import silos_of, write_sites
+from fulcrum.engines.installation import write_installation
 from fulcrum.engines.kit_templates import write_script, write_text
 from fulcrum.engines.site_folders import BUILT_IN, Deployment, made_whole
 from fulcrum.planning.engine_limits import SERVER
@@ -38,8 +39,11 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
             "issuer_made": (work / "issuer.key").exists(),
         }
         write_certificates(work, work / SERVER, deployment.host)
+        wheel = None
         for name in (SERVER, *silos):
             (work / name / AUTHORITY).write_bytes((work / AUTHORITY).read_bytes())
+            if not deployment.runs_here:  # here Fulcrum is installed
+                wheel = write_installation(work / name, "flower", wheel=wheel)
         for name in silos:
             write_node_key(work / name)
             write_script(work / name / "start.sh", "flower/start_silo.sh", **values)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Role
+from fulcrum.engines.installation import write_installation
 from fulcrum.engines.kit_templates import write_script, write_text
 from fulcrum.engines.nvflare.site_jobs.job_messages import APP, FOLDER, TASK
 from fulcrum.engines.site_folders import (
@@ -59,8 +60,11 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role != "server"}
         keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
         plan = signed_plan(deployment, work, keys, issuer_key)
+        wheel = None
         for name, role in deployment.sites.items():
             _write_site(deployment, plan, kits[name], name, role, keys_made=bool(keys))
+            if not deployment.runs_here:  # here Fulcrum is installed
+                wheel = write_installation(kits[name], "nvflare", wheel=wheel)
         write_job(deployment, work / "job")
         write_text(
             work / "README.md",

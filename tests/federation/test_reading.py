@@ -11,10 +11,12 @@ import pytest
 from error_codes import coded
 from sources import COLUMNS, CSV, FRAMES, doc_example, frames, parquet, pyarrow, refusal, written
 
+import fulcrum
 from fulcrum.errors import FederationError
+from fulcrum.planning.engine_limits import refusals
 from fulcrum.readers import federation_reader as reading
 from fulcrum.readers import sheets
-from fulcrum.readers.federation_reader import read_federation
+from fulcrum.readers.federation_reader import read_federation, reading_of
 from fulcrum.readers.profiles import PROFILES, profile
 from fulcrum.readers.tree_files import toml_federation
 
@@ -184,16 +186,19 @@ def test_toml_takes_any_name_for_the_innermost_tier(tmp_path):
     assert federation.sizes.tolist() == [1, 2]
 
 
-def test_a_project_without_records_has_equal_silos_of_1_record(tmp_path):
-    federation = read_federation(written(tmp_path, "a.yml", re.sub(r", records: \d+", "", YAML)))
-    assert federation.sizes.tolist() == [1, 1, 1]
+def test_a_project_without_records_has_equal_silos_of_1_record_and_a_note_says_so(tmp_path):
+    reading = reading_of(written(tmp_path, "a.yml", re.sub(r", records: \d+", "", YAML)))
+    assert reading.federation.sizes.tolist() == [1, 1, 1]
+    assert sum("no client has records" in note for note in reading.notes) == 1
+    assert not any("records" in note for note in reading_of(written(tmp_path, "a.yml", YAML)).notes)
 
 
 def test_a_client_without_a_parent_is_a_region_of_its_own_at_every_tier(tmp_path):
     text = doc_example("yaml") + "  - {name: nice, type: client, parent: server, records: 5}\n"
-    federation = read_federation(written(tmp_path, "a.yml", text))
-    assert federation.innermost.nodes == ("north", "south", "nice")
-    assert federation.tier("tier-2").nodes == ("france", "nice")
+    reading = reading_of(written(tmp_path, "a.yml", text))
+    assert reading.federation.innermost.nodes == ("north", "south", "nice-region")
+    assert reading.federation.tier("tier-2").nodes == ("france", "nice-region")
+    assert sum("1 of the clients have no parent" in note for note in reading.notes) == 1
 
 
 def test_a_real_project_file_with_other_keys_is_read(tmp_path):
@@ -220,9 +225,21 @@ participants:
     role: project_admin
 builders: []
 """
-    federation = read_federation(written(tmp_path, "project.yml", text))
-    assert federation.name == "example_project"
-    assert federation.innermost.nodes == ("site-1", "2")
+    reading = reading_of(written(tmp_path, "project.yml", text))
+    assert reading.federation.name == "example_project"
+    assert reading.federation.innermost.nodes == ("site-1-region", "2-region")
+    flat, unsized = reading.notes
+    assert "no topology to gain from" in flat
+    assert "--aggregation masked --epsilon federation=" in flat
+    assert "1 record each" in unsized
+    plan = fulcrum.plan(reading.federation, rounds=3, epsilon=5.0, parameters=34, purpose="deployment")
+    assert refusals(plan) == ()
+
+
+def test_the_own_region_of_a_client_has_the_name_of_no_other_client(tmp_path):
+    text = "participants:\n- {name: a, type: client}\n- {name: a-region, type: client}\n"
+    federation = read_federation(written(tmp_path, "a.yml", text))
+    assert federation.innermost.nodes == ("a-region-2", "a-region-region")
 
 
 @pytest.mark.parametrize(("ending", "read"), [("", True), ("[", False)])

@@ -43,8 +43,8 @@ PAGES = [
 ]
 
 FILE_ENDINGS = ("toml", "json", "csv", "html", "md", "sh", "yml", "cff", "db", "ledger")
-NOT_OURS = ("torch", "pytest", "context")
-"""Packages of others, and the context that Flower hands to an app."""
+NOT_OURS = ("torch", "pytest", "context", "flare", "received")
+"""Packages of others, the context that Flower hands to an app, and the model that NVIDIA FLARE hands to a script."""
 
 
 _FENCE = re.compile(r"^ {0,3}(`{3,})\s*([\w-]*)\s*$")

@@ -139,9 +139,12 @@ def _parse_file(data: bytes, path: Path, file: str, columns: Columns | None) -> 
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise not_utf8(data, file) from None
-    tree = toml_federation if path.suffix.lower() == ".toml" else nvflare_federation
-    federation = tree(text, file, _stem(path))
-    return FederationReading(federation=federation, notes=tuple(remarks_on(federation)))
+    notes: list[str] = []
+    if path.suffix.lower() == ".toml":
+        federation = toml_federation(text, file, _stem(path))
+    else:
+        federation, notes = nvflare_federation(text, file, _stem(path))
+    return FederationReading(federation=federation, notes=(*notes, *remarks_on(federation)))
 
 
 def _refuse_columns(columns: Columns | None, source: str) -> None:

@@ -8,9 +8,9 @@ r"""Silos from files that describe a federation as a tree: Fulcrum's TOML and th
 import gc
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import Any
 
 from fulcrum.core.topology import reserved_problem, tier_name_problem
@@ -229,12 +229,13 @@ def _parents(
     return parent
 
 
-def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
-    """Returns the federation of an NVIDIA FLARE project file.
+def nvflare_federation(text: str, file: str, default_name: str) -> tuple[Federation, list[str]]:
+    """Returns the federation of an NVIDIA FLARE project file, and notes on parents and records that are missing.
 
     Clients without children are silos; the parents above silos give the tiers "region", "tier-2" and so on. A client
-    without a parent reports straight to the server and is a region of its own. Real project files hold no `records`: if
-    no silo has `records`, all silos count as equal, with 1 record.
+    without a parent reports straight to the server and gets a region of its own, with a name of its own: silo and
+    region are two sites. Real project files hold no `records`: if no silo has `records`, all silos count as equal, with
+    1 record.
     """
     data, starts = _parse_yaml(text, file)
     people, lines = _participants(data, starts, file)
@@ -266,6 +267,7 @@ def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
     depth = len(chains[nested[0]]) if nested else 1
     unsized = all(people[silo].get("records") is None for silo in silos)
     title = data.get("name")
+    own_region = _own_regions([silo for silo in silos if not chains[silo]], people)
     rows = _Rows(
         name=title if isinstance(title, str) and title and title.isprintable() else default_name,
         silo=silos,
@@ -274,13 +276,54 @@ def nvflare_federation(text: str, file: str, default_name: str) -> Federation:
         weight=[people[silo].get("weight") for silo in silos],
         labels={
             "region" if level == 0 else f"tier-{level + 1}": [
-                chains[silo][level] if chains[silo] else silo for silo in silos
+                chains[silo][level] if chains[silo] else own_region[silo] for silo in silos
             ]
             for level in range(depth)
         },
         locate=lambda row: place(silos[row]),
     )
-    return rows.federation(file)
+    return rows.federation(file), [*_notes_on_regions(own_region, flat=not nested), *_notes_on_records(unsized)]
+
+
+def _own_regions(silos: Sequence[str], taken: Container[str]) -> dict[str, str]:
+    """Returns a region for every silo without a parent, by a name that no participant has.
+
+    >>> _own_regions(["site-1", "site-2"], ["site-1", "site-2", "site-2-region"])
+    {'site-1': 'site-1-region', 'site-2': 'site-2-region-2'}
+    """
+    regions: dict[str, str] = {}
+    for silo in silos:
+        names = (f"{silo}-region{'' if number == 1 else f'-{number}'}" for number in count(1))
+        regions[silo] = next(name for name in names if name not in taken and name not in regions.values())
+    return regions
+
+
+def _notes_on_regions(own_region: Mapping[str, str], *, flat: bool) -> Iterator[str]:
+    """Yields a note on clients without a parent, and on two ways to less noise if no client has a parent."""
+    if not own_region:
+        return
+    first, region = next(iter(own_region.items()))
+    if not flat:
+        yield (
+            f"{len(own_region)} of the clients have no parent, so each is the only silo of a region of its own: "
+            f"{first!r} in {region!r}. A lone silo gets no help from the noise of others: name a parent"
+        )
+        return
+    yield (
+        f"no client has a parent, so every client is the only silo of a region of its own: {first!r} in {region!r}. "
+        "This is no topology to gain from: every silo needs the whole noise. Two changes would help: group the "
+        "clients, with a relay for each group as their parent, or mask all clients as one group, with --aggregation masked "
+        "--epsilon federation=NUMBER"
+    )
+
+
+def _notes_on_records(unsized: bool) -> Iterator[str]:
+    """Yields a note if no client has records."""
+    if unsized:
+        yield (
+            "no client has records, so all silos count as equal, with 1 record each. If sizes differ and are public, "
+            "add records: NUMBER to each client"
+        )
 
 
 def _parse_yaml(text: str, file: str) -> tuple[dict[Any, Any], list[int]]:

@@ -139,12 +139,11 @@ def _parse_file(data: bytes, path: Path, file: str, columns: Columns | None) -> 
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise not_utf8(data, file) from None
-    notes: list[str] = []
     if path.suffix.lower() == ".toml":
-        federation = toml_federation(text, file, _stem(path))
-    else:
-        federation, notes = nvflare_federation(text, file, _stem(path))
-    return FederationReading(federation=federation, notes=(*notes, *remarks_on(federation)))
+        tree = toml_federation(text, file, _stem(path))
+        return FederationReading(federation=tree, notes=tuple(remarks_on(tree)))
+    project, missing = nvflare_federation(text, file, _stem(path))
+    return FederationReading(federation=project, notes=(*missing, *remarks_on(project)))
 
 
 def _refuse_columns(columns: Columns | None, source: str) -> None:

@@ -312,8 +312,8 @@ def _notes_on_regions(own_region: Mapping[str, str], *, flat: bool) -> Iterator[
     yield (
         f"no client has a parent, so every client is the only silo of a region of its own: {first!r} in {region!r}. "
         "This is no topology to gain from: every silo needs the whole noise. Two changes would help: group the "
-        "clients, with a relay for each group as their parent, or mask all clients as one group, with --aggregation masked "
-        "--epsilon federation=NUMBER"
+        "clients, with a relay for each group as their parent, or mask all clients as one group, with --aggregation "
+        "masked --epsilon federation=NUMBER"
     )
 
 

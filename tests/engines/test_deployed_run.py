@@ -91,7 +91,7 @@ def log(kits, silo, text):
 
 
 def test_the_silos_at_which_training_failed_are_counted_from_their_logs(tmp_path):
-    failures = Failures(tmp_path, ["a", "b", "c"])
+    failures = Failures({silo: tmp_path / silo for silo in "abc"})
     failures.look()
     assert failures.in_words() == ""
     log(tmp_path, "b", "starting\n" + ALARM.format(1) + TRACE)
@@ -115,6 +115,6 @@ def test_the_silos_at_which_training_failed_are_counted_from_their_logs(tmp_path
 
 def test_a_log_without_a_traceback_is_named_all_the_same(tmp_path):
     log(tmp_path, "a", ALARM.format(1))
-    failures = Failures(tmp_path, ["a"])
+    failures = Failures({"a": tmp_path / "a"})
     failures.look()
     assert failures.in_words() == f"training failed at 1 of 1 silos, see {tmp_path / 'a' / 'output.log'}"

@@ -306,8 +306,8 @@ def deployment(tmp_path, rows, **settings):
 @pytest.mark.parametrize(
     ("rows", "settings", "message"),
     [
-        ("a 1,10,north\nb,10,north\n", {}, "'a 1' cannot name a site"),
-        ("a.1,10,north\nb,10,north\n", {}, r"'a\.1' cannot name a site"),
+        ("a/1,10,north\nb,10,north\n", {}, "'a/1' cannot name the files of a site"),
+        ("a 1,10,north\na.1,10,north\n", {}, "would both have the name 'a-1'"),
         ("north,10,north\nb,10,north\n", {}, "'north' names two sites"),
         ("server,10,north\nb,10,north\n", {}, "'server' names two sites"),
         ("a,10,north\nb,10,north\n", {"injection": "aggregator"}, "silos draw their own noise"),

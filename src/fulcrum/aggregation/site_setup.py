@@ -316,10 +316,12 @@ def _check_same_silo(site: Site, missing: list[_Record], here: Mark, there: Mark
 def site_toml(settings: SiteSettings) -> str:
     """Returns the text of site.toml."""
     fields: dict[str, Any] = msgspec.to_builtins(settings)
-    options = fields.pop("options")
+    options, engine_names = fields.pop("options"), fields.pop("engine_names")
     lines = [f"{name} = {_toml(value)}" for name, value in fields.items()]
     if options:
         lines += ["", "[options]", *(f"{name} = {_toml(value)}" for name, value in options.items())]
+    if engine_names:
+        lines += ["", "[engine_names]", *(f"{_toml(name)} = {_toml(value)}" for name, value in engine_names.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -81,6 +81,8 @@ class Topology:
         chosen_weights: The weights that a plan chooses; not part of the digest.
         persons: By silo, the declared number of persons, if a plan protects persons; None if a plan protects silos. Not
             part of the digest.
+        declared_sites: By silo, the declared technical name of its site, "" for a silo without a declaration. Not
+            part of the digest.
         weights: The weight of every silo's update in a sum: the chosen, else the declared, else `sizes / sizes.sum()`.
             If a plan protects persons, the weight of the gradient of one person of the silo.
     """
@@ -95,6 +97,7 @@ class Topology:
     declared_weights: FloatArray | None = field(default=None, repr=False)
     chosen_weights: FloatArray | None = field(default=None, repr=False)
     persons: FloatArray | None = field(default=None, repr=False)
+    declared_sites: NameArray | None = field(default=None, repr=False)
     weights: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

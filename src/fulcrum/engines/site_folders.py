@@ -25,6 +25,7 @@ from fulcrum.planning.content.plan_figures import changed_copy
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_issue import new_key, signer_of, write_signature
 from fulcrum.planning.plan import Plan, save_plan
+from fulcrum.planning.site_names import technical_names
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.run_results import RunResult
 from fulcrum.server.sum_archive import SUMS_FOLDER
@@ -111,6 +112,19 @@ class Deployment:
             roles[region] = "region"
             roles.update(dict.fromkeys(members, "silo"))
         return roles
+
+    @property
+    def engine_names(self) -> dict[str, str]:
+        """The technical name of every site, by the name in the plan."""
+        return {SERVER: SERVER} | technical_names(self.plan.federation)
+
+    def names_near(self, name: str) -> dict[str, str]:
+        """Returns the technical names of a site and its neighbours that differ from the names in the plan."""
+        members = self.regions.get(name, [])
+        region = next((region for region, silos in self.regions.items() if name in silos), name)
+        near = list(self.regions) if name == SERVER else [name, region, *members]
+        technical = self.engine_names
+        return {site: technical[site] for site in near if technical[site] != site}
 
 
 def _is_host(host: str) -> bool:
@@ -222,6 +236,7 @@ def write_site(
         seed=deployment.seed,
         patience=deployment.patience,
         options=dict(deployment.options) if train else {},
+        engine_names=deployment.names_near(name),
     )
     (home / "site.toml").write_text(site_toml(settings), encoding="utf-8")
     state = home / "state"

@@ -7,9 +7,10 @@
 The machines of sites and the access to them are the engine's affair: the rules here follow from the plan alone.
 """
 
-import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from fulcrum.planning.site_names import is_technical, technical_names
 
 if TYPE_CHECKING:
     from fulcrum.planning.plan import Plan
@@ -27,8 +28,8 @@ Flower packs the folder `app` and sends the package to every SuperNode: a silo n
 _OF_FLARE_KITS = {"admin", "authority", "job", "provisioned"}
 """File names in the folder of all kits for NVIDIA FLARE. The folder `server` is a site, and refused elsewhere."""
 
-_SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-_FOLDER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_OTHER_NAME = "Name another site for the silo in a column site of the federation's table, or rename it"
+_LONGEST_FILE = 200  # bytes; the files of a silo's records have endings of their own
 
 
 def refusals(plan: "Plan") -> tuple[str, ...]:
@@ -38,8 +39,8 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
         _on_injection(plan),
         _on_aggregation(plan),
         _on_letters(plan),
-        _on_taken(plan),
-        _on_twins(plan),
+        _on_taken(plan, _sites(plan), _OF_FLARE_KITS),
+        _on_twins(plan, _sites(plan)),
         _on_keys(plan),
     )
     return tuple(reason for reason in reasons if reason)
@@ -56,11 +57,8 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
         yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
     if not plan.is_masked:
         yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
-    wrong = next((name for name in silos if not _FOLDER_NAME.fullmatch(name)), None)
-    if wrong is not None:
-        yield f"{wrong!r} cannot name a site's folder: letters, digits, - . and _ only. Rename it"
-    if taken := next((name for name in silos if name.lower() in _OF_FLOWER_KITS), None):
-        yield f"{taken!r} cannot name a site's folder: the kits have a file or folder of that name. Rename it"
+    names = (_on_letters(plan), _on_taken(plan, silos, _OF_FLOWER_KITS - {SERVER}), _on_twins(plan, silos))
+    yield from filter(None, names)
     missing = next((name for name in silos if name not in plan.keys), None)
     if plan.keys and missing is not None:
         yield f"the plan carries keys, but none of {missing!r}. Give every silo a key, or none"
@@ -89,29 +87,48 @@ def _on_aggregation(plan: "Plan") -> str:
 
 
 def _on_letters(plan: "Plan") -> str:
-    wrong = [name for name in _sites(plan) if not _SITE_NAME.fullmatch(name)]
-    if not wrong:
+    """Returns a refusal of declared sites that are no technical names, and of names that no ledger's file can have."""
+    declared = plan.federation.declared_sites
+    wrong = [] if declared is None else [site for site in declared.tolist() if site and not is_technical(site)]
+    if wrong:
+        return (
+            f"{wrong[0]!r} in the column site cannot name a site: letters without accents, digits, - and _ only, 63 at "
+            "most. Change it"
+        )
+    odd = next((name for name in _sites(plan) if _is_no_file_name(name)), None)
+    if odd is None:
         return ""
-    rule = "letters without accents, digits, - and _ only, 63 at most"
-    if len(wrong) == 1:
-        return f"{wrong[0]!r} cannot name a site of NVIDIA FLARE: {rule}. Rename it"
-    others = "1 other" if len(wrong) == 2 else f"{len(wrong) - 1:,} others"
-    return f"{wrong[0]!r} cannot name a site of NVIDIA FLARE, nor can {others}: {rule}. Rename them"
+    return (
+        f"{odd!r} cannot name the files of a site: no / or \\, no . at the start, and at most {_LONGEST_FILE} bytes. "
+        "Rename it"
+    )
 
 
-def _on_taken(plan: "Plan") -> str:
-    taken = next((name for name in _sites(plan) if name.lower() in _OF_FLARE_KITS), None)
-    if taken is None:
+def _is_no_file_name(name: str) -> bool:
+    """Returns True for a name that leaves the folder of a site's records, or is too long for a file."""
+    return "/" in name or "\\" in name or name.startswith(".") or len(name.encode()) > _LONGEST_FILE
+
+
+def _on_taken(plan: "Plan", sites: Sequence[str], taken: Container[str]) -> str:
+    names = technical_names(plan.federation)
+    name = next((name for name in sites if names[name].lower() in taken), None)
+    if name is None:
         return ""
-    return f"{taken!r} cannot name a site of NVIDIA FLARE: the kits have a folder of that name. Rename it"
+    return (
+        f"the site of {name!r} would have the name {names[name]!r}, and the kits have a file or folder of that name. "
+        f"{_OTHER_NAME}"
+    )
 
 
-def _on_twins(plan: "Plan") -> str:
-    seen = {SERVER}
-    for name in _sites(plan):
-        if name in seen:
+def _on_twins(plan: "Plan", sites: Sequence[str]) -> str:
+    names, seen = technical_names(plan.federation), {SERVER: SERVER}
+    for name in sites:
+        site = names[name]
+        if seen.get(site) == name:
             return f"{name!r} names two sites. Silos, regions and {SERVER!r} need names of their own"
-        seen.add(name)
+        if site in seen:
+            return f"the sites of {seen[site]!r} and {name!r} would both have the name {site!r}. {_OTHER_NAME}"
+        seen[site] = name
     return ""
 
 

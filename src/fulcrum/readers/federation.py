@@ -82,6 +82,7 @@ class Federation(Topology):
         epsilon: FloatArray | None = None,
         group: Sequence[str] | Tier | None = None,
         weight: FloatArray | None = None,
+        site: Sequence[str] | None = None,
         name: str = "federation",
         locate: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> Self:
@@ -94,6 +95,7 @@ class Federation(Topology):
             epsilon: Declared preferences, NaN for silos without a preference.
             group: The organisational group of every silo.
             weight: The weight of every silo, in any unit.
+            site: The technical name of every silo's site on an engine, "" for the transliterated name.
             name: For messages and file names.
             locate: Returns the place of a row for messages: "silos.csv line 17".
         """
@@ -127,6 +129,7 @@ class Federation(Topology):
             declared_names=names,
             sizes_known=records is not None,
             declared_weights=None if weight is None else np.array(weight, dtype=np.float64),
+            declared_sites=np.array(site, dtype=np.dtypes.StringDType()) if site and any(site) else None,
         )
 
 

@@ -29,6 +29,7 @@ def federation_csv(federation: Topology) -> str:
     if roster.epsilon is not None:
         columns["epsilon"] = roster.epsilon  # None, for a silo without a preference, becomes an empty cell
     columns |= {} if roster.weight is None else {"weight": roster.weight}
+    columns |= {} if federation.declared_sites is None else {"site": federation.declared_sites.tolist()}
     try:
         checked_header(list(columns), "its header")
     except FederationError as error:

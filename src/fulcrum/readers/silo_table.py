@@ -17,7 +17,7 @@ from fulcrum.arrays import FloatArray, IntArray, NameArray
 from fulcrum.core.topology import KNOWN_COLUMNS, SILO, Tier, reserved_problem, tier_name_problem
 from fulcrum.errors import FederationError, listing
 from fulcrum.readers.federation import Federation
-from fulcrum.readers.spreadsheets.column_names import IGNORE, column_option, expected_tier, without_accents
+from fulcrum.readers.spreadsheets.column_names import IGNORE, SITE, column_option, expected_tier, without_accents
 
 REQUIRED_COLUMNS = (SILO, "region")
 """Columns that every table must have."""
@@ -41,9 +41,9 @@ Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
 def checked_header(header: Sequence[str], where: str, declared: Container[str] = ()) -> list[str]:
     """Returns the column names, stripped; refuses a header that breaks a rule for tables of silos.
 
-    `silo` and `region` are required; `records`, `epsilon`, `group` and `weight` may stand anywhere; `share`, `from` and
-    `until` are reserved. All further columns are outer tiers. An outer tier must stand after `region`, unless the name
-    is usual for outer tiers or is among the names that the user has `declared`.
+    `silo` and `region` are required; `records`, `epsilon`, `group`, `weight` and `site` may stand anywhere; `share`,
+    `from` and `until` are reserved. All further columns are outer tiers. An outer tier must stand after `region`,
+    unless the name is usual for outer tiers or is among the names that the user has `declared`.
 
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
     ['silo', 'records', 'region', 'country']
@@ -70,7 +70,7 @@ def checked_header(header: Sequence[str], where: str, declared: Container[str] =
             )
             raise FederationError("sheet.column-missing", place=where, column=usual, suggestion=meant)
     for k, name in enumerate(names):
-        if name in KNOWN_COLUMNS or name == "region":
+        if name in (*KNOWN_COLUMNS, "region", SITE):
             continue
         near = misspelt(name, KNOWN_COLUMNS)
         if near is not None:
@@ -98,7 +98,7 @@ def _stand_in(required: str, names: Sequence[str]) -> str:
 
 
 def label_columns(header: Sequence[str]) -> list[str]:
-    """Returns the columns of labels: the tiers, inner to outer, and the group.
+    """Returns the columns of labels: the tiers, inner to outer, the group, and the sites.
 
     Outer tiers before `region` stand outermost first, like an address that begins with the country.
 
@@ -174,7 +174,7 @@ class Silos:
             self.weight[start:stop] = self._checked_weight(silo, weight)
         for tier, column in labels.items():
             codes, distinct = column if isinstance(column, tuple) else _encode(column)
-            if "" in distinct and tier != "group":
+            if "" in distinct and tier not in ("group", SITE):
                 row = int(np.argmax(codes == list(distinct).index("")))
                 no_tier = "" if expected_tier(tier) else f", or if the column is no tier: {column_option(IGNORE, tier)}"
                 raise FederationError(
@@ -195,7 +195,7 @@ class Silos:
             tier: Tier(name=tier, nodes=tuple(index), parent_of=self.codes[tier][:rows])
             for tier, index in self.nodes.items()
         }
-        group = tiers.pop("group", None)
+        group, site = tiers.pop("group", None), tiers.pop(SITE, None)
         return Federation.from_columns(
             silo=self.names[:rows],
             records=None if self.records is None else self.records[:rows],
@@ -203,6 +203,7 @@ class Silos:
             epsilon=None if self.epsilon is None else self.epsilon[:rows],
             weight=None if self.weight is None else self.weight[:rows],
             group=None if group is None else self._complete_groups(group),
+            site=None if site is None else [site.nodes[code] for code in site.parent_of.tolist()],
             name=name,
             locate=self.locate,
         )

@@ -54,7 +54,11 @@ def deploy_nvflare(
     notes = notes_on_the_model(deployment)
     with working("Making certificates and kits"):
         summary = FLARE.write_kits(deployment, output, issuer_key=key)
-    rows = [{"site": name, "role": role, "kit": str(output / name)} for name, role in deployment.sites.items()]
+    technical = deployment.engine_names
+    rows = [
+        {"site": technical[name], "role": role, "name": name, "kit": str(output / technical[name])}
+        for name, role in deployment.sites.items()
+    ]
     if sites is not None and sites.train != BUILT_IN:
         notes.append((False, f"Install the module {sites.train} at every silo and at the server."))
     notes.append(
@@ -134,7 +138,7 @@ def _releases(deployment: Deployment, kits: Path) -> dict[str, int]:
     """Returns the number of releases in the ledger of every silo; empty for research plans, which have no ledgers."""
     counts = {}
     for silo in deployment.plan.federation.silo_names.tolist():
-        path = FLARE.site_folder(kits, silo) / "state" / ledger_name(silo)
+        path = FLARE.site_folder(kits, deployment.engine_names[silo]) / "state" / ledger_name(silo)
         if path.exists():
             with read_ledger(path) as ledger:
                 counts[silo] = len(ledger.entries())

@@ -149,7 +149,7 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     `spent` is the squared shift (mu²) by tier that the silo had spent before this plan; the epsilons include the past.
     `moved_from` is the silo's region in the plan before, if the silo moved. `weight` is the weight in the sums, if
     different from the share of all records, and `declared_weight` the weight that the federation declares. `records`
-    is null where sizes are not declared.
+    is null where sizes are not declared. `site` is the declared technical name of the silo's site.
     """
 
     silo: str
@@ -163,6 +163,7 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     moved_from: Annotated[str, Meta(min_length=1)] | None = None
     weight: Annotated[float, Meta(gt=0, le=1)] | None = None
     declared_weight: float | None = None
+    site: str = ""
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

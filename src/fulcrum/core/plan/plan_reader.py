@@ -126,6 +126,7 @@ def federation_in(content: PlanFile) -> Topology:
     parents = [[entry.node for entry in content.silos]]
     parents += [[node.parent or "" for node in content.tiers[tier]] for tier in tiers[:-1]]
     sizes, groups = all_or_none([entry.records for entry in content.silos]), [entry.group for entry in content.silos]
+    sites = [entry.site for entry in content.silos]
     topology = Topology(
         name=content.federation.name,
         sizes=np.ones(len(names)) if sizes is None else sizes,
@@ -135,6 +136,7 @@ def federation_in(content: PlanFile) -> Topology:
         declared_names=np.array(names, dtype=np.dtypes.StringDType()),
         sizes_known=sizes is not None,
         declared_weights=all_or_none([entry.declared_weight for entry in content.silos]),
+        declared_sites=np.array(sites, dtype=np.dtypes.StringDType()) if any(sites) else None,
     )
     if topology.digest != content.federation.digest:
         raise PlanError("plan.roster-differs", digest=topology.digest, expected=content.federation.digest)

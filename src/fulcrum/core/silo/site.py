@@ -75,6 +75,8 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         state: The folder of ledger, sums or checkpoint, relative to the site's folder. A silo that took part before
             names the folder of its ledger: a silo has a single ledger for life.
         options: The options of the training module.
+        engine_names: The technical names, on the engine, of this site and its neighbours, by their names in the plan; a
+            name that is not here is the same on the engine.
     """
 
     format: str
@@ -90,6 +92,7 @@ class SiteSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     training_gigabytes: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.0
     state: str = STATE
     options: dict[str, Any] = {}
+    engine_names: dict[str, str] = {}
 
     @property
     def training_deadline(self) -> float:

@@ -28,6 +28,7 @@ from fulcrum.core.training.training_result import update_of
 from fulcrum.engines.flower.flower_records import ARRAYS, CONFIG, MESSAGE_TYPE, ROUND, arrays_in
 from fulcrum.engines.flower.site_mod import SITE, Arrays, Next, SiteMod, SiteStation, tell
 from fulcrum.errors import DataError, ExchangeError, ParameterError
+from fulcrum.parsing import toml_of
 
 SITES = "FULCRUM_SITES"
 """The environment variable of a simulation: a folder with every silo's site, assigned to nodes in the plan's order."""
@@ -146,7 +147,14 @@ def folder_of(settings: Mapping[str, Any]) -> Path:
     names = _names_in(Path(sites))
     if not 0 <= place < len(names):
         raise DataError("flower.node-number", folder=sites, silos=len(names), node=place + 1)
-    return Path(sites) / names[place]
+    folder = Path(sites) / names[place]
+    return folder if folder.is_dir() else _folders_in(Path(sites)).get(names[place], folder)
+
+
+@functools.cache
+def _folders_in(sites: Path) -> dict[str, Path]:
+    """Returns the folders of sites by name in the plan: an accent is not in the name of a folder."""
+    return {toml_of(path.read_text(encoding="utf-8"))["name"]: path.parent for path in sites.glob("*/site.toml")}
 
 
 @functools.cache

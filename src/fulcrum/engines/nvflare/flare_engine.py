@@ -28,7 +28,7 @@ class FlareEngine:
 
     def sites(self, deployment: Deployment) -> list[str]:
         """Returns server, regions and silos."""
-        return list(deployment.sites)
+        return list(deployment.engine_names.values())
 
     def site_folder(self, kits: Path, name: str) -> Path:
         """Returns the folder in the kit that NVIDIA FLARE reserves for sites."""

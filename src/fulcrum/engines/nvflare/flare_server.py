@@ -37,6 +37,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         self._patience = 0.0
         self._coordinator: Coordinator | None = None
         self._evaluation: Evaluation | None = None
+        self._regions: dict[str, str] = {}
         self.broken_off = False
         self.rounds_left = 0
 
@@ -47,6 +48,7 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
             training_module = load_training_module(site.settings.train)
             start = training_module.starting_model(site.settings.options)
             self._patience = _MARGIN * site.settings.patience
+            self._regions = {technical: region for region, technical in site.settings.engine_names.items()}
             training_module.check_unit(site.plan.unit)
             rate = training_module.server_rate(site.plan.unit, site.settings.options)
             classes = training_module.classes(start)
@@ -69,7 +71,8 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
         """Adds a region's answer to the round or logs why not; `sender` is the site that the server authenticated."""
         with self._lock:
             try:
-                self.open(fl_ctx).receive(result[ANSWER], sender)
+                coordinator = self.open(fl_ctx)
+                coordinator.receive(result[ANSWER], self._regions.get(sender, sender))
             except (FulcrumError, KeyError, TypeError) as error:
                 self.log_warning(fl_ctx, f"nothing from {sender}: {error}", fire_event=False)
 

@@ -178,6 +178,7 @@ def _silo_entries(plan: PlanFigures) -> list[SiloEntry]:
             moved_from=plan.moved.get(name),
             weight=None if federation.chosen_weights is None else float(federation.weights[index]),
             declared_weight=None if wished is None else float(wished[index]),
+            site="" if federation.declared_sites is None else str(federation.declared_sites[index]),
         )
         for index, (name, records, multiplier) in enumerate(zip(names, sizes, noise, strict=True))
     ]

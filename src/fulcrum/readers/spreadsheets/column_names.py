@@ -22,6 +22,9 @@ from fulcrum.errors import FederationError, ParameterError, in_one_line, listing
 IGNORE = "ignore"
 """The meaning of a column to leave out."""
 
+SITE = "site"
+"""The technical name of a silo's site, in a table with a column of silos; else a word for silo."""
+
 MOST_COLUMNS = 100
 """The largest number of columns without ignored columns: far more than any tree has tiers."""
 
@@ -133,7 +136,7 @@ def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None
     declared = _declared_meanings(headings, where, columns or {})
     names: list[str | None] = [declared.get(place, name) for place, name in enumerate(headings)]
     names = [None if place in declared and name == IGNORE else name for place, name in enumerate(names)]
-    known_names = (*KNOWN_COLUMNS, "region")
+    known_names = (*KNOWN_COLUMNS, "region", *([SITE] if SILO in names else []))
     for choice in (_FIRST_CHOICE, _SECOND_CHOICE):
         for column, words in choice.items():
             meant = [

@@ -8,6 +8,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.site_names import technical_names
 from fulcrum.rounding import display_epsilon
 from fulcrum.words.alignment import align_figures, decimals
 from fulcrum.words.person_words import size_word
@@ -25,6 +26,10 @@ def silo_table(plan: Plan) -> dict[str, Any]:
     """
     federation = plan.federation
     columns: list[SiloColumn] = [{"heading": "silo", "kind": "text", "values": federation.silo_names.tolist()}]
+    names = technical_names(federation)
+    sites = [names[silo] for silo in federation.silo_names.tolist()]
+    if plan.is_deployment and sites != columns[0]["values"]:
+        columns.append({"heading": "site", "kind": "text", "values": sites})
     for tier in federation.tiers:
         codes = federation.membership(tier.name)
         columns.append({"heading": tier.name, "kind": "text", "values": list(tier.nodes), "codes": codes.tolist()})

@@ -44,10 +44,10 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
             (work / name / AUTHORITY).write_bytes((work / AUTHORITY).read_bytes())
             if not deployment.runs_here:  # here Fulcrum is installed
                 wheel = write_installation(work / name, "flower", wheel=wheel)
-        for name in silos:
-            write_node_key(work / name)
-            write_script(work / name / "start.sh", "flower/start_silo.sh", **values)
-            write_text(work / name / "README.md", "flower/silo.md", name=name, **values)
+        for name, site in zip(deployment.plan.federation.silo_names.tolist(), silos, strict=True):
+            write_node_key(work / site)
+            write_script(work / site / "start.sh", "flower/start_silo.sh", **values)
+            write_text(work / site / "README.md", "flower/silo.md", name=name, site=site, **values)
         write_script(work / SERVER / "start.sh", "flower/start_server.sh", **values)
         write_text(work / SERVER / "README.md", "flower/server.md", **values)
         for name, text in app_files(plan).items():

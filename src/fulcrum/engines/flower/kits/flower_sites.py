@@ -10,9 +10,9 @@ from fulcrum.planning.engine_limits import SERVER, refusals_on_flower
 
 
 def silos_of(deployment: Deployment) -> list[str]:
-    """Returns the silos in the plan's order."""
-    names: list[str] = deployment.plan.federation.silo_names.tolist()
-    return names
+    """Returns the technical names of the silos' sites, in the plan's order."""
+    technical = deployment.engine_names
+    return [technical[silo] for silo in deployment.plan.federation.silo_names.tolist()]
 
 
 def write_sites(deployment: Deployment, work: Path, *, issuer_key: Path | None = None) -> tuple[VerifiedPlan, bool]:
@@ -29,13 +29,14 @@ def write_sites(deployment: Deployment, work: Path, *, issuer_key: Path | None =
     check_deployable(deployment)
     for name in (SERVER, *silos_of(deployment)):
         (work / name).mkdir(mode=0o700)
-    homes = {name: work / name for name in silos_of(deployment)}
+    sites = zip(deployment.plan.federation.silo_names.tolist(), silos_of(deployment), strict=True)
+    homes = {silo: work / site for silo, site in sites}
     keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
     plan = signed_plan(deployment, work, keys, issuer_key)
     write_site(deployment, plan, work / SERVER, SERVER, "server", source=work, train=deployment.train)
-    for name in silos_of(deployment):
-        check_sheltered(plan, name)
-        write_site(deployment, plan, work / name, name, "silo", source=work, train=deployment.train)
+    for silo, home in homes.items():
+        check_sheltered(plan, silo)
+        write_site(deployment, plan, home, silo, "silo", source=work, train=deployment.train)
     return plan, bool(keys)
 
 

@@ -5,7 +5,7 @@ reason.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 from fulcrum.core.silo.releasing_silo import FAILED
@@ -18,8 +18,8 @@ _LONGEST = 200
 class Failures:
     """Failures of training in the logs of silos so far; `look` reads the new lines."""
 
-    def __init__(self, kits: Path, silos: Iterable[str]) -> None:
-        self._logs = {silo: kits / silo / "output.log" for silo in silos}
+    def __init__(self, kits: Mapping[str, Path]) -> None:
+        self._logs = {silo: kit / "output.log" for silo, kit in kits.items()}
         self._read = dict.fromkeys(self._logs, 0)
         self._by_round: dict[int, set[str]] = {}
 

@@ -69,7 +69,7 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         write_text(
             work / "README.md",
             "nvflare/folder.md",
-            sites=list(deployment.sites.items()),
+            sites=[(kits[name].name, name, role) for name, role in deployment.sites.items()],
             digest=plan.digest,
             host=deployment.host,
             port=deployment.port,
@@ -109,6 +109,7 @@ def _write_site(
         kit / "README.md",
         f"nvflare/{role}.md",
         name=name,
+        site=kit.name,
         region=next((region for region, members in deployment.regions.items() if name in members), name),
         silos=deployment.regions.get(name, []),
         spare=plan.dropouts,
@@ -120,7 +121,7 @@ def _write_site(
 
 
 def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
-    """Lets NVIDIA FLARE make kits and certificates, and returns the folder of every kit."""
+    """Lets NVIDIA FLARE make kits and certificates, and returns the folder of every kit by the name in the plan."""
     try:
         from nvflare.lighter.entity import Project, participant_from_dict
         from nvflare.lighter.impl.cert import CertBuilder
@@ -143,10 +144,11 @@ def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
         },
         {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"},
     ]
+    technical = deployment.engine_names
     for region, members in deployment.regions.items():
         closed = {"type": "client", "org": PROJECT, "allow_log_streaming": False}
-        participants.append(closed | {"name": region})
-        participants.extend(closed | {"name": member, "parent": region} for member in members)
+        participants.append(closed | {"name": technical[region]})
+        participants.extend(closed | {"name": technical[member], "parent": technical[region]} for member in members)
     described = {"name": PROJECT, "description": "Fulcrum", "connection_security": "mtls", "api_version": 3}
     project = Project(name=PROJECT, description="Fulcrum", props=described)
     for participant in participants:
@@ -163,11 +165,9 @@ def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
     if context.get("build_error"):
         raise DataError("flare.provision-failed", reason=output.getvalue().strip().splitlines()[-1])
     provisioned = work / "provisioned" / PROJECT
-    kits = {}
-    for kit in (provisioned / "prod_00").iterdir():
-        if kit.is_dir() and kit.name in {*deployment.sites, ADMIN}:
-            kits[kit.name] = work / ("admin" if kit.name == ADMIN else kit.name)
-            kit.rename(kits[kit.name])
+    kits = {name: work / site for name, site in (technical | {ADMIN: "admin"}).items()}
+    for name, kit in kits.items():
+        (provisioned / "prod_00" / (ADMIN if name == ADMIN else kit.name)).rename(kit)
     (work / "authority").mkdir(mode=0o700)
     shutil.move(provisioned / "state", work / "authority" / "state")
     for file in (work / "authority").rglob("*.json"):
@@ -254,7 +254,7 @@ def write_job(deployment: Deployment, folder: Path) -> None:
     """Writes the job: the component of every site. The job carries no settings and no code."""
     by_role: dict[str, list[str]] = {}
     for name, role in deployment.sites.items():
-        by_role.setdefault(role, []).append(name)
+        by_role.setdefault(role, []).append(deployment.engine_names[name])
     spare = sum(min(deployment.plan.dropouts, len(members) - 1) for members in deployment.regions.values())
     _write_json(
         folder / "meta.json",

@@ -23,7 +23,7 @@ class FlareSites(LocalSites):
     """The processes of NVIDIA FLARE on this machine."""
 
     def __init__(self, kits: Path, deployment: Deployment) -> None:
-        super().__init__(kits, deployment, list(deployment.sites))
+        super().__init__(kits, deployment, list(deployment.engine_names.values()))
 
     def command(self, name: str) -> list[str]:
         """Returns the command that starts a site: the kit's own command, without the script that restarts the site."""
@@ -44,7 +44,7 @@ class FlareSites(LocalSites):
 
     def start_all(self) -> None:
         """Starts the server, then all other sites."""
-        for name in self.deployment.sites:
+        for name in self.deployment.engine_names.values():
             self.start(name)
 
 
@@ -61,7 +61,8 @@ def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundRes
     """
     plan = read_plan(kits / "plan.json")
     watch = RoundWatch(kits, on_round=on_round, stall=stall)
-    failures = Failures(kits, plan.federation.silo_names.tolist())
+    technical = deployment.engine_names
+    failures = Failures({silo: kits / technical[silo] for silo in plan.federation.silo_names.tolist()})
     with FlareSites(kits, deployment) as sites, ending_on_signals():
         sites.processes_of(SERVER)  # raises on machines where the processes could not be stopped
         sites.start_all()

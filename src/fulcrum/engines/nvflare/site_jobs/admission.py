@@ -128,12 +128,13 @@ def restrict_peers(cell: Any, site: Site) -> None:
     certificate. The comparison is absent for a token from before a restart of the site. No protection of a silo
     therefore rests on the origin: releases and declines are signed.
     """
-    name = site.settings.name
-    near = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
+    name, technical = site.settings.name, site.settings.engine_names
+    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
+    own, near = technical.get(name, name), {technical.get(peer, peer) for peer in peers}
 
     def refusal(message: Any) -> Any:
         origin = str(message.get_header(MessageHeaderKey.ORIGIN, "")).split(".")[0]
-        if origin in (_SERVER, name) or (origin in near and _is_of_a_round(message)):
+        if origin in (_SERVER, own) or (origin in near and _is_of_a_round(message)):
             return None
         return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 

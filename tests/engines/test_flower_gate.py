@@ -31,7 +31,15 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fulcrum.engines.flower.gate import _MOST_WAITING, _PART, _REQUESTS_OF_A_PEER, _SMALL, DATABASE, Sizes
+from fulcrum.engines.flower.gate import (
+    _HOLD_INTERVAL,
+    _MOST_WAITING,
+    _PART,
+    _REQUESTS_OF_A_PEER,
+    _SMALL,
+    DATABASE,
+    Sizes,
+)
 from fulcrum.engines.flower.kits.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
 from fulcrum.engines.flower.server_side.node_identity import RegisteredNodes
 from fulcrum.engines.local_sites import free_port
@@ -71,7 +79,7 @@ def headers_of(private=PRIVATE, **changed):
     return "".join(f"{name}: {value}\r\n" for name, value in found.items() if value is not None).encode()
 
 
-def head(question="pull-messages", *, private=PRIVATE, **changed):
+def head(question="get-run", *, private=PRIVATE, **changed):
     return f"POST /v1/fleet/{question} HTTP/1.1\r\nHost: gate\r\n".encode() + headers_of(private, **changed)
 
 
@@ -93,6 +101,7 @@ class Behind:
             shutil.copy(database, home / DATABASE)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.seen, self.port = [], free_port()
+        self.answers = lambda asked: b""
         threading.Thread(target=self.listen, daemon=True).start()
         words = ["--host", "127.0.0.1", "--port", self.port, "--superlink", self.listener.getsockname()[1], *words]
         gate = [sys.executable, "-m", "fulcrum.engines.flower.gate", *map(str, words)]
@@ -119,7 +128,9 @@ class Behind:
                         while data := taken.recv(2**16):
                             self.seen[-1].extend(data)
                             if self.seen[-1].endswith(b"whole"):
-                                taken.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n")
+                                body = self.answers(len(self.seen))
+                                head = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+                                taken.sendall(head % len(body) + body)
 
     def stranger(self):
         """A connection that never begins TLS."""
@@ -181,10 +192,39 @@ WHOLE = HEAD + b"Content-Length: 5\r\n\r\nwhole"
 def test_a_request_of_a_registered_supernode_is_handed_on_as_it_came(behind):
     assert behind.status(WHOLE) == b"200"
     [seen] = behind.seen
-    assert seen.startswith(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
+    assert seen.startswith(b"POST /v1/fleet/get-run HTTP/1.1\r\n")
     assert seen.endswith(b"\r\n\r\nwhole")
     lines = bytes(seen).lower()
     assert all(line in lines for line in headers_of().lower().split(b"\r\n") if line.startswith(b"flwr-public-key"))
+
+
+NEWS = head("pull-messages") + b"Content-Length: 5\r\n\r\nwhole"
+
+
+def test_a_question_for_messages_is_held_until_there_is_one(behind):
+    behind.answers = lambda asked: b"message" if asked == 4 else b""
+    began = time.monotonic()
+    with behind.asked(NEWS) as outside:
+        answer = b""
+        while not answer.endswith(b"message") and (part := outside.recv(2**16)):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"\r\n\r\nmessage")
+    assert time.monotonic() - began >= 3 * _HOLD_INTERVAL
+    assert len(behind.seen) == 4, "the SuperLink gives a message once: it is not asked again"
+    assert len({bytes(data) for data in behind.seen}) == 1
+
+
+def test_nobody_asks_for_the_messages_of_a_supernode_that_has_left(behind):
+    with behind.asked(NEWS):
+        deadline = time.monotonic() + 20
+        while not behind.seen and time.monotonic() < deadline:
+            time.sleep(0.01)
+    time.sleep(1)
+    asked = len(behind.seen)
+    assert 0 < asked < 1 / _HOLD_INTERVAL
+    time.sleep(4 * _HOLD_INTERVAL)
+    assert len(behind.seen) == asked
 
 
 def test_a_request_that_is_cut_short_is_not_handed_on_as_a_whole_one(behind):

@@ -11,10 +11,14 @@ caused 6.2 GB of memory. The gate checks three things before reading a byte of a
 - a length within the plan's bound for the request;
 - room among the bytes under way, see `bytes_in_flight`.
 
+A SuperNode asks for messages, and after the answer "none" asks again 3 seconds later. The gate therefore holds such a
+question, and asks the SuperLink in the SuperNode's place, several times a second, until a message is there.
+
     python -m fulcrum.engines.flower.gate --host 0.0.0.0 --port 9092 --superlink 9093 --largest-answer 400000
 """
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -43,11 +47,14 @@ DATABASE = "superlink.db"
 
 _FLEET = b"/v1/fleet/"
 _ACTIVATE, _PUSH, _TELL, _PULL, _APP = b"activate-node", b"push-object", b"push-messages", b"pull-object", b"get-fab"
-_QUESTIONS = {_ACTIVATE, _PUSH, _TELL, _PULL, _APP, b"deactivate-node", b"send-node-heartbeat", b"pull-messages"}
+_NEWS = b"pull-messages"
+_QUESTIONS = {_ACTIVATE, _PUSH, _TELL, _PULL, _APP, _NEWS, b"deactivate-node", b"send-node-heartbeat"}
 _QUESTIONS |= {b"get-run", b"confirm-message-received"}
 """The requests of a registered SuperNode: Flower's Fleet API without registering and unregistering."""
 
 _OF_ONE_CONNECTION = {b"connection", b"host", b"keep-alive", b"transfer-encoding", b"upgrade"}
+_OF_DECODED = _OF_ONE_CONNECTION | {b"content-length", b"content-encoding"}
+_OK = 200
 _UNKNOWN, _REFUSED, _NOT_REGISTERED, _TOO_LARGE, _NO_LENGTH, _AWAY, _BUSY = 401, 403, 412, 413, 411, 502, 503
 _UNREGISTERED = {
     "code": 2004,
@@ -82,6 +89,12 @@ _PATIENCE = 20.0
 
 _SLOWEST = 20_000
 """Bytes in each further second."""
+
+_LONGEST_HOLD, _HOLD_INTERVAL = 8.0, 0.2
+"""Seconds for which the gate holds a SuperNode's question for messages, and seconds between questions to the SuperLink.
+
+A SuperNode waits 30 seconds for an answer.
+"""
 
 _USUAL_FILES = 1024
 """The usual limit on the open files of a process."""
@@ -174,7 +187,8 @@ class Gate:
             return
         try:
             async with self._in_flight.reserve(key, length + self._sizes.answer(question)):
-                await self._hand_on(scope["raw_path"].decode(), headers, receive, send)
+                hand_on = self._hold if question == _NEWS else self._hand_on
+                await hand_on(scope["raw_path"].decode(), headers, receive, send)
         except NoRoomError:
             await _end(send, _BUSY)
 
@@ -205,6 +219,35 @@ class Gate:
             await send({"type": "http.response.body", "body": b""})
         finally:
             await answer.aclose()
+
+    async def _hold(self, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
+        """Asks the SuperLink for a SuperNode's messages until a message is there, or the time is up.
+
+        The SuperLink gives a message once. After the SuperNode has left the gate asks no more: the message would be lost.
+        """
+        end_to_end = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
+        loop = asyncio.get_running_loop()
+        deadline, leaving = loop.time() + _LONGEST_HOLD, None
+        try:
+            content = b"".join([part async for part in _content(receive)])
+            leaving = asyncio.ensure_future(receive())
+            while True:
+                answer = await self._superlink.post(path, headers=end_to_end, content=content)
+                # An answer without messages has no bytes. All else is the SuperNode's to read.
+                if answer.content or answer.status_code != _OK or loop.time() > deadline:
+                    break
+                if (await asyncio.wait([leaving], timeout=_HOLD_INTERVAL))[0]:
+                    return
+        except (self._failures, _CutShort):
+            await _end(send, _AWAY)
+            return
+        finally:
+            if leaving is not None:
+                leaving.cancel()
+        kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_DECODED]
+        kept.append((b"content-length", b"%d" % len(answer.content)))
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+        await send({"type": "http.response.body", "body": answer.content})
 
 
 def _length_in(headers: _Headers) -> int | None:

@@ -10,7 +10,7 @@ silo. A node without an answer so far receives the requests of every group, and 
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,9 @@ SITE = "FULCRUM_SITE"
 """The environment variable that names the server's site, for a strategy without the argument `site`."""
 
 _INTERVAL = 1.0
+_SOON, _SHARE = 0.2, 0.05
+"""Seconds until the next look for answers: a part of the time so far, and at least `_SOON`. Flower's grid looks every 3
+seconds, and a round has five stages."""
 
 _logger = logging.getLogger("flwr.fulcrum")  # beneath Flower's own, so that `flwr log` shows it
 
@@ -172,7 +175,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             messages.append(
                 Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, group_id=str(number), ttl=2 * wait)
             )
-        for reply in grid.send_and_receive(messages, timeout=wait):
+        for reply in _replies(grid, messages, wait):
             if reply.has_error():
                 _logger.warning("round %d: a node answered with error %d", number, reply.error.code)
                 continue
@@ -219,6 +222,20 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
     def aggregate_evaluate(self, *_: Any, **__: Any) -> MetricRecord | None:
         """Returns None: silos send no metrics."""
         return None
+
+
+def _replies(grid: Grid, messages: Iterable[Message], wait: float) -> Iterator[Message]:
+    """Sends messages, and gives the replies as they come, until all have come or the time is up."""
+    pending = {identifier for identifier in grid.push_messages(messages) if identifier}
+    began = time.monotonic()
+    while pending:
+        for reply in grid.pull_messages(pending):
+            pending.discard(reply.metadata.reply_to_message_id)
+            yield reply
+        spent = time.monotonic() - began
+        if not pending or spent > wait:
+            return
+        time.sleep(min(max(_SOON, _SHARE * spent), _INTERVAL, wait))
 
 
 def server_site(folder: str | Path | None = None) -> Site:

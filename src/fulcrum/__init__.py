@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.core.plan.guarantee import Guarantee as Guarantee
     from fulcrum.core.plan.plan_data import PlanData as PlanData
     from fulcrum.core.plan.plan_file import PlanFile as PlanFile
+    from fulcrum.core.plan.plan_file import Spectrum as Spectrum
     from fulcrum.core.plan.signatures import read_signed_plan as read_signed_plan
     from fulcrum.core.plan.verification import verify as verify
     from fulcrum.core.plan.verified_plan import VerifiedPlan as VerifiedPlan
@@ -109,6 +110,8 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.data.eicu import read_eicu as read_eicu
     from fulcrum.simulation.data.federated_records import FederatedRecords as FederatedRecords
     from fulcrum.simulation.data.heart_disease import read_heart_disease as read_heart_disease
+    from fulcrum.simulation.data.input_variances import public_spectrum as public_spectrum
+    from fulcrum.simulation.data.input_variances import spectrum_of_task as spectrum_of_task
     from fulcrum.simulation.data.tasks import Task as Task
     from fulcrum.simulation.data.tasks import load_task as load_task
     from fulcrum.simulation.embedded.batched_engine import GradientTraining as GradientTraining
@@ -190,6 +193,7 @@ _MODULES = {
     "ServerState": "rules.server_rule",
     "Settings": "planning.inputs.settings",
     "SignatureError": "errors",
+    "Spectrum": "core.plan.plan_file",
     "StorageError": "errors",
     "Target": "planning.inputs.targets",
     "Task": "simulation.data.tasks",
@@ -222,6 +226,7 @@ _MODULES = {
     "observer_power": "planning.theory.observer_power",
     "observer_power_at": "planning.theory.observer_power",
     "plan": "planning.planner",
+    "public_spectrum": "simulation.data.input_variances",
     "read_eicu": "simulation.data.eicu",
     "read_federation": "readers.federation_reader",
     "read_heart_disease": "simulation.data.heart_disease",
@@ -236,6 +241,7 @@ _MODULES = {
     "report": "views.report.html_report",
     "save_plan": "planning.plan",
     "sign_plan": "planning.files.plan_issue",
+    "spectrum_of_task": "simulation.data.input_variances",
     "torch_model": "simulation.torch.torch_model",
     "train": "simulation.training_runs",
     "tune": "simulation.tuning",

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fulcrum.core.choices import HEADS
+from fulcrum.core.choices import HEADS, SPECTRUM
 from fulcrum.rules.random_effects_rule import RandomEffectsRule
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.simulation.embedded.server_variants import PoolingVariants
@@ -46,6 +48,31 @@ def test_arms_together_do_what_each_does_alone(classes, spread, rows):
             states[arm], _ = rule.step(states[arm], told)
             assert moved[..., arm] == pytest.approx(states[arm].model, abs=1e-12)
     assert np.abs(moved).max() * np.sqrt(rows / 7) > 0.01
+
+
+def test_arms_with_different_priors_are_each_shrunk_by_their_own():
+    stream, rows = np.random.default_rng(1), 9
+    plain = list(rules(stream, 4))
+    first, second = stream.uniform(0.01, 4, rows - 1), stream.uniform(0.01, 4, rows - 1)
+    chosen = [
+        plain[0],
+        replace(plain[1], shrinks=SPECTRUM, spectrum=first),
+        replace(plain[2], shrinks=SPECTRUM, spectrum=second),
+        replace(plain[3], shrinks=SPECTRUM, spectrum=first),
+    ]
+    together = PoolingVariants(chosen, coordinates=rows * 2, classes=2)
+    sums = 0.1 * stream.standard_normal((REGIONS, rows, 2, len(chosen)))
+    moved = together.advance(sums.reshape(REGIONS, -1, len(chosen))).reshape(rows, 2, -1)
+    models = []
+    for arm, rule in enumerate(chosen):
+        told = RoundSums(values=sums[..., arm], present=np.ones(REGIONS, dtype=bool), classes=2)
+        models.append(rule.step(rule.begin(np.zeros((rows, 2))), told)[0].model)
+        assert moved[..., arm] == pytest.approx(models[-1], abs=1e-12)
+    swapped = replace(chosen[1], spectrum=second)
+    told = RoundSums(values=sums[..., 1], present=np.ones(REGIONS, dtype=bool), classes=2)
+    other = swapped.step(swapped.begin(np.zeros((rows, 2))), told)[0].model
+    assert np.abs(other - models[1]).max() > 1e-4  # the prior matters
+    assert swapped.key != chosen[1].key
 
 
 def test_a_model_that_has_not_moved_keeps_its_step():

@@ -71,7 +71,7 @@ def test_every_option_that_a_recorded_command_may_have_is_shown_or_left_out_on_p
         "train": (TrainingOptions, ModelOptions),
         "up": (SiteOptions, TrainingOptions),
     }
-    code = {"--model", "--trained", "--train", "--settings", "--shrink"}
+    code = {"--model", "--trained", "--train", "--settings", "--shrink", "--embedding"}
     for verb, groups in written.items():
         names = {f"--{field.name.replace('_', '-')}" for group in groups for field in dataclasses.fields(group)}
         assert names - code <= _OPTIONS[verb]

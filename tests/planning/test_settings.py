@@ -8,12 +8,18 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.shared_options.target_options import TargetOptions
-from fulcrum.core.plan.plan_file import PlanSettings
+from fulcrum.core.plan.plan_file import PlanSettings, Spectrum
 from fulcrum.planning.inputs.settings import Settings, declared_settings, taking_keywords
 from fulcrum.planning.planner import variant
 from fulcrum.views.page.page_settings import PageSettings
 
-BECOMES = {"recipe": {"weights", "clip_norm", "server", "shrink"}, "floor": {"floor", "coupling"}}
+BECOMES = {
+    "recipe": {"weights", "clip_norm", "server", "shrink"},
+    "floor": {"floor", "coupling"},
+    "public": {"spectrum"},
+    "embedding": {"spectrum"},
+}
+PUBLIC = Spectrum(variances=[3.0, 0.5], origin="public", source="public.npz")
 OUTSIDE_THE_SETTINGS = {"purpose", "keys"}  # fields of the plan file itself
 OF_THE_PAGE = {"rounds": 10, "epsilon": 1.0, "accountant": "exact"}  # what its sliders say first
 
@@ -76,6 +82,7 @@ def test_a_function_of_settings_gets_the_keywords_as_one_value():
         {"epsilon": {"region": 1.0, "aggregator": 6.0}, "colluders": 1, "least_influence": 0.5},
         {"epsilon": 2.0, "recipe": "joint", "parameters": 66},
         {"epsilon": 2.0, "parameters": 66, "purpose": "deployment"},
+        {"epsilon": 2.0, "parameters": 6, "recipe": "joint", "public": PUBLIC, "purpose": "deployment"},
         {"epsilon": 1.0, "allocation": "misallocated", "seed": 3, "clip_norm": 2.0, "weights": 0.5},
         {"epsilon": 1.0, "injection": "aggregator"},
     ],

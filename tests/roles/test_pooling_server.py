@@ -17,7 +17,8 @@ from test_server import SIZES, START, World, refusal, sum_of, withheld
 import fulcrum
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import regional_reply_from_bytes
-from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.core.plan.plan_file import Spectrum
+from fulcrum.errors import ExchangeError, ParameterError, StorageError
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.server.checkpoint import NAME
 from fulcrum.server.coordinator import Coordinator
@@ -296,3 +297,39 @@ def test_a_model_whose_last_axis_is_another_is_no_head(world, tmp_path):
     with pytest.raises(ExchangeError, check=coded("server.model-not-head", classes=2)):
         Coordinator.open(tmp_path, joint(world), START, classes=2)
     assert not (tmp_path / NAME).exists()
+
+
+def prior_of(inputs):
+    variances = np.geomspace(5, 0.05, inputs).tolist()
+    return Spectrum(variances=variances, origin="public", source="public.npz")
+
+
+def test_a_server_with_the_spectrum_prior_ends_on_the_same_bits_after_any_restart(world, tmp_path):
+    plan = joint(world, public=prior_of(19))
+    rounds = [
+        {"north": said(plan, "north", 1), "south": withheld(plan, "south", 1)},
+        {"south": said(plan, "south", 2), "north": said(plan, "north", 2, members=("caen", "metz"))},
+    ]
+    one = played(plan, tmp_path / "one", rounds, reopened=False)
+    other = played(plan, tmp_path / "other", rounds, reopened=True)
+    assert one.model_digest == other.model_digest
+    assert one.history == other.history
+    plain = joint(world)
+    answers = [
+        {region: said(plain, region, number) for region in SIZES if (region, number) != ("south", 1)}
+        for number in (1, 2)
+    ]
+    assert one.model_digest != played(plain, tmp_path / "plain", answers, reopened=False).model_digest
+
+
+@pytest.mark.parametrize(
+    ("inputs", "start"),
+    [
+        (39, {"head": np.zeros((20, 2))}),
+        (19, {"bias": np.zeros((1, 2)), "weight": np.zeros((19, 2))}),
+    ],
+)
+def test_a_head_whose_first_rows_are_not_the_inputs_of_the_prior_is_refused(world, tmp_path, inputs, start):
+    plan = joint(world, public=prior_of(inputs))
+    with pytest.raises(ParameterError, check=coded("rule.spectrum-rows", inputs=inputs)):
+        Coordinator.open(tmp_path, plan, start, classes=2)

@@ -378,3 +378,15 @@ def test_processor_and_gpu_agree(task):
             for name in ("cpu", "cuda")
         ]
         assert np.abs(runs[0] - runs[1]).max() < 1e-4
+
+
+def test_a_linear_module_is_shrunk_by_the_spectrum_prior_as_the_built_in_head():
+    public = fulcrum.Spectrum(variances=np.geomspace(4, 0.1, 16).tolist(), origin="public", source="public.npz")
+    options = {"rounds": 3, "epsilon": 20.0, "recipe": "joint", "parameters": 34}
+    models = {}
+    for name, settings in (("prior", {"public": public}), ("plain", {})):
+        plan = fulcrum.plan("isic-paper", **options, **settings)
+        models[name] = fulcrum.train(plan, "digits", model=Head, training=TRAINING).models
+        built_in = fulcrum.train(plan, "digits", training=TRAINING).models
+        assert models[name].reshape(built_in.shape) == pytest.approx(built_in, abs=1e-6)
+    assert np.abs(models["prior"] - models["plain"]).max() > 1e-3

@@ -51,9 +51,10 @@ Silos know that "sum" reads the global sum alone, and assume that any other rule
 """
 
 HEADS: Literal["heads"] = "heads"
-Shrink: TypeAlias = bool | Literal["heads"]
-SHRINKS: tuple[Shrink, ...] = (True, False, HEADS)
-"""The models that a pooling server shrinks: all, none, or softmax heads alone."""
+SPECTRUM: Literal["spectrum"] = "spectrum"
+Shrink: TypeAlias = bool | Literal["heads", "spectrum"]
+SHRINKS: tuple[Shrink, ...] = (True, False, HEADS, SPECTRUM)
+"""The models that a pooling server shrinks: all, none, or softmax heads alone; heads also by public input variances."""
 
 WEIGHTS = ("sizes", "equal", "least-noise")
 """The named rules for weights; a number from 0 to 1 lies between the first rule and the last."""

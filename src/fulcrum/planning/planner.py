@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import (
@@ -23,7 +24,9 @@ from fulcrum.core.choices import (
     DECLARED,
     HEADS,
     INJECTIONS,
+    LARGEST,
     PURPOSES,
+    SPECTRUM,
     Injection,
     Purpose,
     ServerName,
@@ -31,7 +34,7 @@ from fulcrum.core.choices import (
 )
 from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
-from fulcrum.core.plan.plan_file import key_bytes
+from fulcrum.core.plan.plan_file import Spectrum, key_bytes
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
@@ -72,6 +75,7 @@ class Execution:
         least_influence: From 0 to 1, the least influence of every region as a share of its influence by size.
         server: A rule of `fulcrum.rules.registry`.
         shrink: One of `SHRINKS`: True if a server that pools removes the part that does not stand out of the noise.
+        spectrum: The input variances of the spectrum prior; used by `SPECTRUM` alone.
         injection: One of `INJECTIONS`.
         purpose: One of `PURPOSES`.
         keys: Public keys by silo and region name, for the plan to carry.
@@ -84,6 +88,7 @@ class Execution:
     least_influence: float = 0.0
     server: ServerName = "sum"
     shrink: Shrink = False
+    spectrum: Spectrum | None = None
     injection: Injection = "silo"
     purpose: Purpose = "research"
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -188,6 +193,10 @@ def _execution(federation: Topology, settings: Settings) -> Execution:
     """Returns the settings beside the target; defaults come from the recipe and the federation's declared weights."""
     check_known("recipe", settings.recipe, RECIPES)
     recipe = recipe_for(RECIPES[settings.recipe], _unit_of(settings))
+    spectrum = settings.public
+    if spectrum is not None and settings.embedding:
+        spectrum = structs.replace(spectrum, embedding=True)
+    shrink = recipe.shrink if spectrum is None else SPECTRUM
     own_weights = recipe.weights if federation.declared_weights is None else DECLARED
     return Execution(
         allocation=settings.allocation,
@@ -196,7 +205,8 @@ def _execution(federation: Topology, settings: Settings) -> Execution:
         weights=own_weights if settings.weights is None else settings.weights,
         least_influence=settings.least_influence,
         server=recipe.server if settings.server is None else settings.server,
-        shrink=recipe.shrink if settings.shrink is None else settings.shrink,
+        shrink=shrink if settings.shrink is None else settings.shrink,
+        spectrum=spectrum,
         injection=settings.injection,
         purpose=settings.purpose,
         keys=settings.keys or {},
@@ -264,6 +274,7 @@ def variant(
         least_influence=plan.least_influence,
         server=plan.server,
         shrink=plan.shrink,
+        spectrum=plan.spectrum,
         injection=plan.injection,
         purpose=plan.purpose,
         keys=plan.keys,
@@ -286,6 +297,7 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         past: The privacy that the silos spent under earlier plans.
     """
     rule, seed = execution.allocation, int(execution.seed)
+    shrinks = rule_named(execution.server).takes_shrink
     bought = target.budget is not None  # the target that a budget buys follows from the weights
     requirement = Requirement(multiplier={}, colluders=target.colluders, dropouts=target.dropouts)
     if not bought:
@@ -332,7 +344,8 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         influence_mix=counting.mix,
         rule_weights=counting.by_rule,
         server=execution.server,
-        shrink=execution.shrink if rule_named(execution.server).takes_shrink else False,
+        shrink=execution.shrink if shrinks else False,
+        spectrum=execution.spectrum if shrinks and execution.shrink == SPECTRUM else None,
         injection=execution.injection,
         seed=seed,
         purpose=execution.purpose,
@@ -422,8 +435,10 @@ def _clip_share(federation: Topology, requirement: Requirement, target: Target) 
 def _check_server(federation: Topology, target: Target, execution: Execution) -> None:
     """Raises unless the server rule costs no privacy."""
     rule = rule_named(execution.server)
-    if not isinstance(execution.shrink, bool) and execution.shrink != HEADS:
-        raise ParameterError("plan.shrink-invalid", heads=HEADS, shrink=execution.shrink)
+    if not isinstance(execution.shrink, bool) and execution.shrink not in (HEADS, SPECTRUM):
+        raise ParameterError("plan.shrink-invalid", heads=HEADS, spectrum=SPECTRUM, shrink=execution.shrink)
+    if execution.shrink == SPECTRUM:
+        _check_prior(execution, target.parameters)
     if rule.adds_up:
         return
     if execution.injection != "silo":
@@ -437,6 +452,22 @@ def _check_server(federation: Topology, target: Target, execution: Execution) ->
             region=federation.innermost.name,
             tier=outside[0],
         )
+
+
+def _check_prior(execution: Execution, parameters: int | None) -> None:
+    """Raises unless the spectrum prior has public variances of the inputs of a head, and a server that reads them."""
+    spectrum = execution.spectrum
+    if spectrum is None:
+        raise ParameterError("plan.spectrum-missing")
+    if not rule_named(execution.server).takes_shrink:
+        raise ParameterError("plan.spectrum-server", server=execution.server)
+    if execution.purpose == "deployment" and spectrum.origin != "public":
+        raise ParameterError("plan.spectrum-origin", source=spectrum.source)
+    if not all(0 < variance <= LARGEST for variance in spectrum.variances) or not spectrum.variances:
+        raise ParameterError("plan.spectrum-range", most=LARGEST)
+    inputs = len(spectrum.variances)
+    if parameters is not None and parameters % (inputs + 1) and parameters % inputs:
+        raise ParameterError("plan.spectrum-length", inputs=inputs, source=spectrum.source, parameters=parameters)
 
 
 def _check_masking(federation: Topology, target: Target, execution: Execution) -> None:

@@ -42,10 +42,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.core.choices import HEADS
+from fulcrum.core.choices import HEADS, SPECTRUM
+from fulcrum.errors import ParameterError
 from fulcrum.rules.random_effects import mix_shares, mixing_share, pool_sums
 from fulcrum.rules.server_rule import PlanFacts, RoundDiagnostics, RoundSums, ServerRule, ServerState
 from fulcrum.rules.shrinkage import shrink_rows
+from fulcrum.rules.spectrum_prior import shrink_by_spectrum
 
 _FIRST_STEP = 0.25  # with noise alone and no signal, for two classes
 _NOISE_OF_DOUBT = 0.02  # at this `least_noise` the step follows agreement half as fast
@@ -84,7 +86,8 @@ class RandomEffectsRule(ServerRule):
         rounds: T.
         clip_norm: C.
         shrinks: True to shrink coordinates within the noise for every model, False for no model, `HEADS` for softmax
-            heads alone, whose signal is in few rows.
+            heads alone, whose signal is in few rows, `SPECTRUM` for heads by the prior of `spectrum_prior`.
+        spectrum: By input of a head, the public variance of the input, for `SPECTRUM`; None otherwise.
         least_influence: The least part of a region's share that the region's influence has, from 0 to 1.
     """
 
@@ -106,6 +109,7 @@ class RandomEffectsRule(ServerRule):
     rounds: int
     clip_norm: float = 1.0
     shrinks: bool | str = HEADS
+    spectrum: FloatArray | None = None
     least_influence: float = 0.0
 
     @classmethod
@@ -121,19 +125,43 @@ class RandomEffectsRule(ServerRule):
             rounds=plan.rounds,
             clip_norm=plan.clip_norm,
             shrinks=plan.shrink,
+            spectrum=None if plan.spectrum is None else np.array(plan.spectrum.variances),
             least_influence=plan.least_influence,
         )
 
     def shrinks_head(self, classes: int | None) -> bool:
         """Returns True if a model with `classes` classes is shrunk; None is a model that is no softmax head."""
-        return self.shrinks is True or (self.shrinks == HEADS and classes is not None)
+        return self.shrinks is True or (self.shrinks in (HEADS, SPECTRUM) and classes is not None)
+
+    def check_model(self, shapes: Sequence[tuple[int, ...]], classes: int | None) -> None:
+        """Raises `ParameterError` for a head whose rows are not those of the plan's input variances.
+
+        The first rows are the inputs in the order of the variances; a last row, if any, is the bias.
+        """
+        if self.spectrum is None or classes is None:
+            return
+        rows = [math.prod(shape) // classes for shape in shapes]
+        inputs = len(self.spectrum)
+        if sum(rows) not in (inputs, inputs + 1) or rows[0] < inputs:
+            raise ParameterError("rule.spectrum-rows", inputs=inputs, rows=sum(rows), first=rows[0])
+
+    def shrink(self, rows: FloatArray, *, variance: FloatArray | float, free: int) -> FloatArray:
+        """Returns the shrunk rows of an estimate, by row and class, and by variant if there are several.
+
+        The arguments are those of `shrink_rows`.
+        """
+        if self.spectrum is None:
+            return shrink_rows(rows, variance=variance, free=free)
+        bias = np.ones(len(rows) - len(self.spectrum))
+        return shrink_by_spectrum(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
 
     @property
     def key(self) -> bytes:
         """Bytes of all settings: equal for rules with equal results."""
-        shrinks = (self.shrinks is True) + 2 * (self.shrinks == HEADS)
+        shrinks = (self.shrinks is True) + 2 * (self.shrinks == HEADS) + 3 * (self.shrinks == SPECTRUM)
+        spectrum = np.empty(0) if self.spectrum is None else self.spectrum
         numbers = [shrinks, self.least_noise, self.scale, self.rounds, self.clip_norm, self.least_influence]
-        return np.concatenate([numbers, self.shares, self.weight, self.variance]).tobytes()
+        return np.concatenate([numbers, self.shares, self.weight, self.variance, spectrum]).tobytes()
 
     def region_factors(self) -> FloatArray:
         """Returns by region the factor of the sum if regions agree; differences move it toward the factor by size."""
@@ -230,7 +258,7 @@ def _move_model(
     displacement, variance = pooled.estimate, float(pooled.variance)
     if rule.shrinks_head(classes):
         rows = displacement.reshape(-1, classes or 1)
-        displacement = shrink_rows(rows, variance=variance, free=(classes or 2) - 1).reshape(-1)
+        displacement = rule.shrink(rows, variance=variance, free=(classes or 2) - 1).reshape(-1)
     free = displacement.size if classes is None else displacement.size // classes * (classes - 1)
     noise, size = math.sqrt(free * variance), _norm(pooled.estimate)
     displacement = displacement.reshape(start.shape)

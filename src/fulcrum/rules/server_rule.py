@@ -153,6 +153,15 @@ class ServerRule(Protocol):
     def of(cls, facts: PlanFacts) -> Self:
         """Returns the rule for a plan."""
 
+    def check_model(self, shapes: Sequence[tuple[int, ...]], classes: int | None) -> None:  # noqa: ARG002, none is needed
+        """Raises `ParameterError` for a model that the rule cannot move; by default every model is allowed.
+
+        Args:
+            shapes: The shapes of the model's arrays, in order.
+            classes: The number of classes of a softmax head; None for any further model.
+        """
+        return
+
     def begin(self, start: FloatArray) -> ServerState:
         """Returns the state before the first round; does not write to `start`, the model."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 
-_SCALES = np.concatenate([[0.0], np.geomspace(2.0**-6, 2.0**16, 23)])
+PRIOR_SCALES = np.concatenate([[0.0], np.geomspace(2.0**-6, 2.0**16, 23)])
 """Prior variances, in units of the noise variance."""
 
 _EM_STEPS = 50
@@ -46,7 +46,7 @@ def _factor(size: FloatArray, variance: float, free: int) -> FloatArray:
     ratio = size / variance
     cells, counts = _histogram(ratio)
     likelihood = _likelihood(cells, free)
-    weights = _mixture(likelihood, counts)
+    weights = mixture_weights(likelihood, counts)
     if cells is ratio:
         return _posterior_factor(likelihood * weights)
     factors = np.empty(len(ratio))
@@ -58,12 +58,12 @@ def _factor(size: FloatArray, variance: float, free: int) -> FloatArray:
 
 def _posterior_factor(posterior: FloatArray) -> FloatArray:
     """Returns the posterior mean factor of every row, from unnormalised posteriors by row and scale."""
-    return np.asarray(posterior @ (_SCALES / (1 + _SCALES)) / posterior.sum(axis=1))
+    return np.asarray(posterior @ (PRIOR_SCALES / (1 + PRIOR_SCALES)) / posterior.sum(axis=1))
 
 
-def _mixture(likelihood: FloatArray, counts: FloatArray) -> FloatArray:
+def mixture_weights(likelihood: FloatArray, counts: FloatArray) -> FloatArray:
     """Returns the weights of the scales with the largest likelihood of the rows."""
-    weights = np.full(len(_SCALES), 1 / len(_SCALES))
+    weights = np.full(len(PRIOR_SCALES), 1 / len(PRIOR_SCALES))
     share = counts / counts.sum()
     evidence, factor = np.empty(len(likelihood)), np.empty(len(weights))
     for _ in range(
@@ -78,7 +78,7 @@ def _mixture(likelihood: FloatArray, counts: FloatArray) -> FloatArray:
 
 def _likelihood(ratio: FloatArray, free: int) -> FloatArray:
     """Returns likelihoods by row and scale, up to a factor for every row."""
-    spread = 1 + _SCALES
+    spread = 1 + PRIOR_SCALES
     log = -0.5 * free * np.log(spread) - 0.5 * ratio[:, None] / spread
     return np.asarray(np.exp(log - log.max(axis=1, keepdims=True)))
 

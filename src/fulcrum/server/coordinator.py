@@ -105,6 +105,7 @@ class Coordinator:
         layout, flat = checked_model(plan, start)
         if classes is not None and any(shape[-1:] != (classes,) for shape in layout.shapes):
             raise ExchangeError("server.model-not-head", shapes=layout.shapes, classes=classes)
+        rule.check_model(layout.shapes, classes)
         if not os.path.lexists(place / NAME):  # a dangling link is a lost checkpoint: do not start anew
             standing = Standing(plan_digest=plan.digest, round_number=1, layout=layout, history=[])
             if not rule.adds_up:

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import Topology
 from fulcrum.errors import ParameterError, check_known
@@ -35,6 +36,7 @@ from fulcrum.readers.federation_reader import read_federation
 from fulcrum.readers.profiles import lognormal_sizes
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.datasets import read_data
+from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import Model
@@ -196,10 +198,20 @@ def comparison_on_task(
 
 
 def _row_target(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
-    """Returns the target of the row `name` of a comparison, with the number of parameters for rows beyond the paper."""
-    if target.get("parameters") is not None or name not in (*BEYOND, AS_ASKED):
+    """Returns the target of the row `name`; rows beyond the paper get the number of parameters and input variances."""
+    if name not in (*BEYOND, AS_ASKED):
         return dict(target)
-    return dict(target) | {"parameters": parameters_of(model, task)}
+    public = default_spectrum(task, model) if target.get("public") is None else target["public"]
+    parameters = parameters_of(model, task) if target.get("parameters") is None else target["parameters"]
+    return dict(target) | {"parameters": parameters, "public": public}
+
+
+def default_spectrum(task: Task, model: Model | TorchModel | None) -> Spectrum | None:
+    """Returns the input variances for the joint row: of the training split, if the built-in head is on an embedding.
+
+    The comparison is research on data that may be seen, and components and scale were fitted on the same split.
+    """
+    return spectrum_of_task(task) if model is None and task.embedding else None
 
 
 def save_comparison(

@@ -45,7 +45,22 @@ def recipe_words(plan: Plan) -> list[str]:
     else:
         sentences.append("Updates are clipped at the clip norm C.")
     rule = plan.server_rule
-    return [*sentences, (rule.sentences or f"The server {rule.clause}.").format(inner=plan.federation.innermost.name)]
+    sentences.append((rule.sentences or f"The server {rule.clause}.").format(inner=plan.federation.innermost.name))
+    return [*sentences, *_on_prior(plan)]
+
+
+def _on_prior(plan: Plan) -> list[str]:
+    """Returns a sentence on the server's prior and the origin of the variances that the prior reads."""
+    if plan.spectrum is None:
+        return []
+    inputs = len(plan.spectrum.variances)
+    from_where = f"public data, {plan.spectrum.source}"
+    if plan.spectrum.origin != "public":
+        from_where = f"the pooled training split of {plan.spectrum.source}, outside every epsilon, for research alone"
+    return [
+        f"The server shrinks a softmax head by a prior that follows the variances of its {inputs} inputs; they come "
+        f"from {from_where}."
+    ]
 
 
 def clip_share_text(plan: Plan) -> str:

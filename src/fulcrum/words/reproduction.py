@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fulcrum.core.choices import BY_SILO, HEADS
+from fulcrum.core.choices import BY_SILO, HEADS, SPECTRUM
 from fulcrum.core.topology import SILO
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
@@ -50,7 +50,7 @@ def _planning_command(plan: Plan) -> str:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
-    recipe = "joint" if plan.shrink == HEADS else "paper"
+    recipe = "joint" if plan.shrink in (HEADS, SPECTRUM) else "paper"
     parts = recipe_for(RECIPES[recipe], plan.unit)
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
     if target.budget is not None:
@@ -103,7 +103,11 @@ def _planning_command(plan: Plan) -> str:
         for name, value in options.items()
         if value is not None and usual.get(name) != value
     ]
-    if plan.shrink != parts.shrink:
+    if plan.spectrum is not None:
+        built_in = plan.spectrum.origin != "public"
+        words.append(f"--public {shlex.quote(plan.spectrum.source) if built_in else 'PUBLIC_INPUTS'}")
+        words += ["--embedding"] if plan.spectrum.embedding and not built_in else []
+    elif plan.shrink != parts.shrink:
         words.append("--shrink" if plan.shrink else "--no-shrink")
     keys = " --keys KEYS.toml" if plan.keys else ""
     return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"

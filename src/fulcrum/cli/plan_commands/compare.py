@@ -34,7 +34,7 @@ from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
-from fulcrum.simulation.trials import compare_trained, comparison_on_task, draw_sizes, save_comparison
+from fulcrum.simulation.trials import compare_trained, comparison_on_task, default_spectrum, draw_sizes, save_comparison
 from fulcrum.views.terminal.plan_tables import (
     comparison_columns,
     comparison_rows,
@@ -115,6 +115,11 @@ def compare_command(
         remarks_on_data += (
             () if metric == "accuracy" else (f"The column accuracy holds the {metric}, the metric of this data.",)
         )
+        if arguments.get("public") is None and default_spectrum(task, model) is not None:
+            remarks_on_data += (
+                f"joint: the server's prior reads the variances of the inputs over the training split of {task.name}, "
+                "outside every epsilon. A deployment takes the variances from public data: --public FILE.",
+            )
         if output is not None:
             who = federation if federation in PROFILES else "FEDERATION"
             law = "" if size_law == "declared" else f"--size-law {size_law} "

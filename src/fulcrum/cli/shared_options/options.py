@@ -41,7 +41,17 @@ _GROUPS = {
         "silo_epsilon",
     ),
     NOISE: ("allocation", "injection", "seed"),
-    WEIGHTS_AND_SERVER: ("recipe", "weights", "clip_norm", "server", "shrink", "least_influence", "parameters"),
+    WEIGHTS_AND_SERVER: (
+        "recipe",
+        "weights",
+        "clip_norm",
+        "server",
+        "shrink",
+        "public",
+        "embedding",
+        "least_influence",
+        "parameters",
+    ),
     OBSERVERS: ("colluders", "dropouts", "aggregation"),
     DEPLOYMENT: ("purpose", "keys"),
 }

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from fulcrum.cli.shared_options.options import TARGET, look_here_for, option, setting, word_or_number
+from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
 from fulcrum.planning.inputs.inside_observer import inside_observer
@@ -17,7 +18,7 @@ from fulcrum.planning.inputs.targets import Floor
 from fulcrum.planning.theory.prior import Coupling
 
 _TEXTS: dict[str, Any] = {"epsilon": str | None, "floor": str | None, "weights": str | None, "clip_norm": str | None}
-_TEXTS |= {"allocation": str, "server": str | None, "shrink": bool | None, "recipe": RecipeName}
+_TEXTS |= {"allocation": str, "server": str | None, "shrink": bool | None, "recipe": RecipeName, "public": str | None}
 """Settings whose type on the command line is another than in Python.
 
 A text may be a number, numbers by name, or an open choice: allocations and server rules can come from an extension.
@@ -73,6 +74,7 @@ class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # t
             "clip_norm": word_or_number(self.clip_norm),
             "epsilon": epsilon,
             "floor": _floor(self.floor),
+            "public": _spectrum(self.public, embedding=self.embedding),
         }
         return settings | chosen
 
@@ -100,6 +102,17 @@ def _by_name(text: str, option: str, default: str) -> dict[str, float]:
             raise ParameterError("cli.number-or-names-form", option=option, text=text)
         amounts[name] = amount
     return amounts
+
+
+def _spectrum(source: str | None, *, embedding: bool) -> Spectrum | None:
+    """Returns the input variances of the data that --public names."""
+    if source is None:
+        if embedding:
+            raise ParameterError("cli.embedding-needs-public")
+        return None
+    from fulcrum.simulation.data.input_variances import public_spectrum  # readers of data, which few plans need
+
+    return public_spectrum(source, embedding=embedding)
 
 
 def _floor(text: str | None) -> Floor | None:

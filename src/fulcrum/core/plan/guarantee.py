@@ -26,6 +26,12 @@ FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"
 
 _TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
 
+_ON_PRIOR = {
+    "public": "the input variances that the server's prior reads come from public data, not from records of the silos",
+    "training-split": "the input variances that the server's prior reads are a release outside every epsilon here",
+}
+"""By origin of the variances, the claim on the server's prior."""
+
 NO_PROTECTION = 10.0
 """An epsilon above this figure is called no protection: by it, the odds of a guess may change by e^10, 22,000 times."""
 
@@ -72,6 +78,7 @@ class Guarantee:
         complete_tier: The outermost tier whose sums hold the noise of every region below in every round.
         less_spent_outside: True where a silo had spent less before this plan against an observer further out than
             `complete_tier` than against an observer of `complete_tier`.
+        prior: The origin of the input variances that the server's prior reads; empty without such a prior.
         unit: The unit of privacy.
         persons: For a plan that protects persons, the further epsilons by field of `PlanSummary`, rounded up.
     """
@@ -96,6 +103,7 @@ class Guarantee:
     regions: int = 1
     complete_tier: str = ROOT
     less_spent_outside: bool = False
+    prior: str = ""
     unit: PrivacyUnit = SILO_UNIT
     persons: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -196,6 +204,7 @@ class Guarantee:
             self._on_collusion(),
             *([self._on_past()] if self.follows else []),
             *([] if self.server == "sum" else [self._on_server()]),
+            *([_ON_PRIOR[self.prior]] if self.prior else []),
             *([] if self.server != "sum" or self.complete_tier == ROOT else [self._on_absent_regions()]),
             self._on_trust(),
             self._on_noise(),

@@ -11,6 +11,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import Accountant, AggregationName, Bound, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.topology import Topology
 
@@ -43,6 +44,7 @@ class PlanData:
         aggregation: The way of adding releases: by trusted aggregators, or masked.
         server: The rule by which the server moves the model.
         shrink: The models from which a pooling server removes noise.
+        spectrum: The public input variances of the spectrum prior; None under every other shrinkage.
         weights_rule: The rule behind the weights, or the way from sizes (0) to least noise (1).
         least_influence: The least influence of every region, as a part of the region's share by size.
         influence_mix: The part of the regions' weights that is by share, to reach the least influence.
@@ -86,6 +88,7 @@ class PlanData:
     aggregation: AggregationName = "trusted"
     server: ServerName = "sum"
     shrink: Shrink = False
+    spectrum: Spectrum | None = None
     weights_rule: str | float = "sizes"
     least_influence: float = 0.0
     influence_mix: float = 0.0

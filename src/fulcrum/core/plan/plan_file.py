@@ -50,6 +50,19 @@ class FederationEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     tiers: list[str]
 
 
+class Spectrum(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """Variances of a head's inputs, in the order of the inputs, for the server's prior; no epsilon rests on them.
+
+    `origin` is "public", or "training-split" for variances of the silos' own records, outside every epsilon and for
+    research alone. `source` is the name of the data. `embedding` is true for the output of a frozen public network.
+    """
+
+    variances: Annotated[list[Positive], Meta(min_length=1)]
+    origin: Literal["public", "training-split"]
+    source: str
+    embedding: bool = False
+
+
 class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The settings and targets of the plan.
 
@@ -57,8 +70,9 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     Weights, clip share, server, aggregation and unit are omitted if equal to the paper's. `weights` is "declared" for
     weights that the federation declares, and "by-silo" for weights given by silo. `influence_mix` is the part of the
     regions' weights that is by share, so that every region has `least_influence`. `absent_regions` is true where a
-    round continues without a region that has no sum; no epsilon further out then counts on that region's noise. The
-    settings from `unit` on are those of `PrivacyUnit` and `PlanData`.
+    round continues without a region that has no sum; no epsilon further out then counts on that region's noise.
+    `spectrum` has the input variances of a server that shrinks by the spectrum prior. The settings from `unit` on are
+    those of `PrivacyUnit` and `PlanData`.
     """
 
     rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS)]
@@ -83,6 +97,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     clip_share: Annotated[float, Meta(ge=SMALLEST, le=1)] = 1.0
     server: ServerName = "sum"
     shrink: Shrink = False
+    spectrum: Spectrum | None = None
     least_influence: Share = 0.0
     influence_mix: Share = 0.0
     aggregation: AggregationName = "trusted"

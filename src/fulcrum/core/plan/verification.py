@@ -76,6 +76,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
         *([_server(content)] if settings.server != "sum" else []),
+        *([_prior(content)] if settings.spectrum is not None or settings.shrink == "spectrum" else []),
         *([_masking(content, seen)] if settings.aggregation == "masked" else []),
         *([_floors(content)] if settings.coupling is not None else []),
         _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
@@ -134,6 +135,7 @@ def _words(content: PlanFile, seen: Recomputed) -> Check:
         regions=len(content.tiers[seen.innermost]),
         complete_tier=seen.complete,
         less_spent_outside=seen.less_spent_outside(),
+        prior="" if settings.spectrum is None else settings.spectrum.origin,
         unit=seen.unit,
         persons=stated_epsilons(content.summary),
     )
@@ -181,6 +183,16 @@ def _server(content: PlanFile) -> Check:
     if not holds:
         detail += f", with a target on {outside[0]!r}" if outside else ", of noise that aggregators inject"
     return Check(name="server", holds=holds, detail=detail)
+
+
+def _prior(content: PlanFile) -> Check:
+    """Checks that the server's prior reads released sums and public variances alone: post-processing of these sums."""
+    settings, spectrum = content.settings, content.settings.spectrum
+    if spectrum is None or settings.shrink != "spectrum" or settings.server == "sum":
+        return _check("prior", "a prior by input variances, or variances, without a server that reads them")
+    released = spectrum.origin != "public" and content.purpose == "deployment"
+    problem = "the variances come from the silos' own records, and no epsilon counts them" if released else ""
+    return _check("prior", problem, f"{len(spectrum.variances)} input variances, {spectrum.origin}")
 
 
 def _masking(content: PlanFile, seen: Recomputed) -> Check:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fulcrum.core.choices import SPECTRUM
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import ROOT, SILO, Topology
@@ -277,6 +278,8 @@ def _targets_of(federation: Topology, epsilon: Any) -> tuple[dict[str, float], d
 def row_plan(federation: Topology, settings: Mapping[str, Any], target: Mapping[str, Any]) -> Plan:
     """Returns the plan of one row: the target, with the choices of the row alone."""
     plain = {name: value for name, value in target.items() if name not in _CHOSEN_TOGETHER}
+    if "recipe" not in settings and "server" not in settings:  # a server that adds up has no prior
+        plain = {name: value for name, value in plain.items() if name not in ("public", "embedding")}
     if plain.get("clip_norm") == "auto" or "recipe" in settings:
         plain.pop("clip_norm", None)  # the recipe chooses its own
     return draft_plan(federation, **(plain | dict(settings)))
@@ -297,7 +300,8 @@ def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
     if plain and plan.weights_rule in ("equal", "least-noise"):
         return plan.weights_rule
     joint = recipe_for(RECIPES["joint"], plan.unit)
-    together = (plan.weights_rule, plan.server, plan.shrink) == (joint.weights, joint.server, joint.shrink)
+    together = (plan.weights_rule, plan.server) == (joint.weights, joint.server)
+    together = together and plan.shrink in (joint.shrink, SPECTRUM)
     return "joint" if together and plan.clip_share < 1 else None
 
 

@@ -123,6 +123,7 @@ def _solve_advice(plan: PlanFigures, *, merges: bool, levers: bool) -> tuple[Adv
         *_on_moves(plan),
         *_on_dropout(plan),
         *_on_coalitions_outside(plan),
+        *_on_prior(plan),
         *_on_balance(plan),
         *same,
         *(advice_on_merges(plan) if merges else []),
@@ -491,6 +492,18 @@ def _on_delta(plan: PlanFigures) -> list[Advice]:
     units = "silos" if persons is None else f"{plan.unit.noun}s"
     text = f"delta {plan.delta:g} is above one over the number of {units} ({count:,}). Take at most {most:g}."
     return [Advice(kind="delta", warning=True, text=text, offers=(("delta", most),))]
+
+
+def _on_prior(plan: PlanFigures) -> list[Advice]:
+    """Returns advice to try the spectrum prior first, if the inputs are not declared as a frozen public embedding."""
+    if plan.spectrum is None or plan.spectrum.embedding:
+        return []
+    text = (
+        f"The server's prior follows the variances of the inputs in {plan.spectrum.source}. The prior helps for frozen "
+        "public embeddings; for other inputs variance may say nothing about the classes, and the prior may cost "
+        "accuracy: compare with --no-shrink on public data."
+    )
+    return [Advice(kind="prior", warning=False, text=text)]
 
 
 def _on_balance(plan: PlanFigures) -> list[Advice]:

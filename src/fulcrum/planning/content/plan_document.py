@@ -96,6 +96,7 @@ def guarantee_of(plan: PlanFigures) -> Guarantee:
         regions=len(plan.federation.innermost.nodes),
         complete_tier=plan.outermost_complete_tier,
         less_spent_outside=_less_spent_outside(plan),
+        prior="" if plan.spectrum is None else plan.spectrum.origin,
         unit=plan.unit,
         persons={name: epsilon_entry(epsilon) for name, epsilon in plan.person_epsilons.items()},
     )
@@ -142,6 +143,7 @@ def _beyond_the_paper(plan: PlanFigures) -> dict[str, Any]:
         "clip_share": plan.clip_share,
         "server": plan.server,
         "shrink": plan.shrink,
+        "spectrum": plan.spectrum,
         "least_influence": plan.least_influence,
         "influence_mix": plan.influence_mix,
         "aggregation": plan.aggregation,

@@ -10,7 +10,7 @@ observer has seen.
 
 from dataclasses import dataclass, replace
 
-from fulcrum.core.choices import HEADS, ServerName, Shrink
+from fulcrum.core.choices import HEADS, SPECTRUM, ServerName, Shrink
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 
 
@@ -63,5 +63,6 @@ def recipe_named(
     >>> recipe_named(weights="sizes", clip_norm=1.0, server="sum", shrink=False)
     'paper'
     """
-    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=shrink)
+    # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances.
+    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink == SPECTRUM else shrink)
     return next((name for name, recipe in RECIPES.items() if recipe_for(recipe, unit) == wanted), None)

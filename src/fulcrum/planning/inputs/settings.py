@@ -40,6 +40,7 @@ from fulcrum.core.choices import (
 )
 
 if TYPE_CHECKING:  # commands that list options wait for no solver
+    from fulcrum.core.plan.plan_file import Spectrum
     from fulcrum.planning.inputs.targets import Floor
     from fulcrum.planning.theory.allocation import AllocationRule
 
@@ -81,7 +82,11 @@ class Settings:
             noise; "momentum"; or a registered rule. Every rule but "sum" costs no privacy, but holds for targets on
             regions and silos alone.
         shrink: True if a server that pools removes the part of a sum that does not stand out of the noise, False if
-            not; "heads" does so for a softmax head alone.
+            not; "heads" does so for a softmax head alone, "spectrum" with a prior from `public`.
+        public: Input variances of a softmax head, from public data (`fulcrum.public_spectrum`); the server that pools
+            then shrinks the head by the spectrum prior, `shrink="spectrum"`.
+        embedding: True if the inputs of `public` are the output of a frozen public network: the variances of other
+            inputs may say nothing of the classes.
         least_influence: From 0 to 1: the least influence of every region, as a share of its influence by size, or by
             number of silos if sizes are unknown; see `Plan.influence`.
         parameters: d, the number of trainable parameters; None is the limit of large d.
@@ -212,6 +217,21 @@ class Settings:
             "softmax heads alone."
         ),
     ] = None
+    public: Annotated[
+        "Spectrum | None",
+        Meta(
+            description="File of public inputs of a softmax head, as the model sees them, without records of the "
+            "silos; or the name of built-in data, for research alone. The server then shrinks the head by a prior "
+            "from the variances of the inputs. Default: no such prior."
+        ),
+    ] = None
+    embedding: Annotated[
+        bool,
+        Meta(
+            description="The inputs of --public are the output of a frozen public network. The variances of other "
+            "inputs may say nothing of the classes, and the plan then advises to try the prior on public data."
+        ),
+    ] = False
     least_influence: Annotated[
         float,
         Meta(

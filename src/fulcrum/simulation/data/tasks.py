@@ -57,6 +57,7 @@ class BuiltIn:
     components: int
     records: int | None
     sensitive: tuple[int, ...] = ()
+    embedding: bool = False
 
     def every_class(self) -> "BuiltIn":
         """Returns the task with all classes of the file; the classes of the second group are sensitive together."""
@@ -70,8 +71,12 @@ class BuiltIn:
 
 BUILT_IN: Mapping[str, BuiltIn] = {
     "digits": BuiltIn(classes={"even": (0, 2, 4, 6, 8), "odd": (1, 3, 5, 7, 9)}, components=16, records=None),
-    "cifar10": BuiltIn(classes={"vehicle": (0, 1, 8, 9), "animal": (2, 3, 4, 5, 6, 7)}, components=32, records=200),
-    "agnews": BuiltIn(classes={"world or sports": (0, 1), "business or science": (2, 3)}, components=32, records=200),
+    "cifar10": BuiltIn(
+        classes={"vehicle": (0, 1, 8, 9), "animal": (2, 3, 4, 5, 6, 7)}, components=32, records=200, embedding=True
+    ),
+    "agnews": BuiltIn(
+        classes={"world or sports": (0, 1), "business or science": (2, 3)}, components=32, records=200, embedding=True
+    ),
 }
 """Tasks by name: two-class targets, principal components, and records a silo (None: as many as available)."""
 
@@ -102,6 +107,7 @@ class Task:
         sensitive: The classes whose common share differs between silos; the last class by default.
         targets: A name of `TARGETS`.
         fitted: True if components or a scale were fitted on the training split.
+        embedding: True if the features come from a frozen public network.
         metric: A name of `METRIC_NAMES` for the kind of target; empty for the default. "auc" needs two classes.
     """
 
@@ -118,6 +124,7 @@ class Task:
     sensitive: tuple[int, ...] = ()
     targets: str = "classes"
     fitted: bool = True
+    embedding: bool = False
     metric: str = ""
 
     def __post_init__(self) -> None:
@@ -329,12 +336,12 @@ def _from_columns(
     elif names == [_TEXT]:
         features = sentence_features(text_column(path, columns[_TEXT]))
     elif ranges is None:
-        features = _number_columns(path, {name: columns[name] for name in names})
+        features = number_columns(path, {name: columns[name] for name in names})
     else:  # a missing value counts as the reference of its range; a mean of the column would be a release
         filled = {
             name: [ranges.of(name).reference if _is_missing(cell) else cell for cell in columns[name]] for name in names
         }
-        features = _number_columns(path, filled)
+        features = number_columns(path, filled)
     silos = np.fromiter(columns[silo], dtype=object) if silo in columns else None
     persons = None if person is None else np.fromiter(columns[person], dtype=object)
     examples = check_examples(
@@ -349,7 +356,8 @@ def _is_missing(cell: Any) -> bool:
     return word_of(cell) in MISSING
 
 
-def _number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
+def number_columns(path: Path, columns: Mapping[str, Sequence[Any]]) -> _Array:
+    """Returns the columns of a table as numbers, (rows, columns); raises `DataError` for a cell that is no number."""
     try:
         numbers: _Array = np.array(list(columns.values()), dtype=np.float64).T
     except (TypeError, ValueError, OverflowError):
@@ -441,6 +449,7 @@ def _task(
         targets=targets,
         persons=None if train.persons is None else tuple(train.persons),
         fitted=has_rows and ranges is None,
+        embedding=built_in is not None and built_in.embedding,
     )
 
 

@@ -20,7 +20,6 @@ from fulcrum.arrays import FloatArray
 from fulcrum.rules.random_effects import PooledEstimate, pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, next_step, pace_of
 from fulcrum.rules.server_rule import RoundSums, ServerRule, ServerState
-from fulcrum.rules.shrinkage import shrink_rows
 from fulcrum.rules.sum_rule import SumRule
 
 
@@ -40,6 +39,8 @@ class Servers:
                 updates; the learning rate of training for sums of gradients.
         """
         self._rules, self._classes, self._rate = rules, classes, rate
+        for rule in rules:
+            rule.check_model([shape], classes)
         pooling = {variant: rule for variant, rule in enumerate(rules) if isinstance(rule, RandomEffectsRule)}
         self._pooling = list(pooling)
         self._displacement = np.zeros((*shape, len(pooling)))
@@ -101,7 +102,7 @@ class PoolingVariants:
         model: dict[str, Any] = {"coordinates": coordinates, "classes": classes}
         self._pace = np.array([pace_of(rule, **model) for rule in rules])
         self._step = np.array([first_step(rule, **model) for rule in rules])
-        self._shrinking = np.flatnonzero([rule.shrinks_head(classes) for rule in rules])
+        self._shrinking = _by_prior(rules, classes)
         self._totals = np.zeros((len(self._shares), coordinates, len(rules)))
         self._total_noise = np.zeros_like(self._noise)
         self._displacement = np.zeros((coordinates, len(rules)))
@@ -116,10 +117,10 @@ class PoolingVariants:
         self._total_noise += self._step**2 * self._noise
         pool = self._pool(self._totals, self._total_noise, None)
         self._displacement = pool.estimate
-        if len(self._shrinking):
-            width, variants = self._classes or 1, self._shrinking
+        width = self._classes or 1
+        for rule, variants in self._shrinking:
             rows = self._displacement[:, variants].reshape(-1, width, len(variants))
-            shrunk_rows = shrink_rows(rows, variance=pool.variance[variants], free=(self._classes or 2) - 1)
+            shrunk_rows = rule.shrink(rows, variance=pool.variance[variants], free=(self._classes or 2) - 1)
             self._displacement[:, variants] = shrunk_rows.reshape(-1, len(variants))
         return self._displacement
 
@@ -138,3 +139,12 @@ class PoolingVariants:
             classes=self._classes,
             least=self._least,
         )
+
+
+def _by_prior(rules: Sequence[RandomEffectsRule], classes: int | None) -> list[tuple[RandomEffectsRule, list[int]]]:
+    """Returns the variants that shrink, together where they have the same prior, each with a rule of this prior."""
+    places: dict[bytes, list[int]] = {}
+    for place, rule in enumerate(rules):
+        if rule.shrinks_head(classes):
+            places.setdefault(b"" if rule.spectrum is None else rule.spectrum.tobytes(), []).append(place)
+    return [(rules[variants[0]], variants) for variants in places.values()]

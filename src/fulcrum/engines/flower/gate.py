@@ -223,7 +223,7 @@ class Gate:
     async def _hold(self, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
         """Asks the SuperLink for a SuperNode's messages until a message is there, or the time is up.
 
-        The SuperLink gives a message once. After the SuperNode has left the gate asks no more: the message would be lost.
+        The SuperLink gives a message once. When the SuperNode has left, the gate stops: the message would be lost.
         """
         end_to_end = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
         loop = asyncio.get_running_loop()

@@ -7,6 +7,7 @@ python examples/cifar10_images.py train images.npz --silos 1000 --epsilon 8 [--d
 `prepare` needs Pillow, which comes with the extra `embed`. Its file is data as any other, also for the command line:
 fulcrum train PLAN --model cifar10_images:Convolutional --data images.npz, in this folder. `train` is the study of
 network_at_scale.py, with this network alone: the same ways, epsilons and regions, and records shared in the same way.
+`train` with --unit record protects single images in place of silos, so the curves of both units come from one command.
 """
 
 import argparse

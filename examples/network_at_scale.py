@@ -10,6 +10,7 @@ weights, clip and server together. All ways and epsilons of one seed share batch
 The file has 25,000 training records. Where silos ask for more than that in all, every record is held by several silos.
 So without privacy nothing is learnt that 25,000 records do not teach, however many silos there are: what more silos
 bring is less noise. The promise is made to each silo; to a person whose record is in several silos it is weaker.
+With --unit record the promise is made to each record of one silo, and silos send one sum of clipped gradients a round.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from fulcrum.core.store.durable_files import check_writable
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.embedded.batched_engine import Job, Variants
 from fulcrum.simulation.model_engines import model_of, train_model
+from fulcrum.simulation.training_runs import GRADIENT_RATE
 
 WAYS = {
     "uniform": {"allocation": "uniform"},
@@ -94,6 +96,14 @@ def shared_partition(task: fulcrum.Task, federation: fulcrum.Federation, *, seed
     return replace(dealt, records=dealt.records % held)
 
 
+def training_of(options: argparse.Namespace) -> fulcrum.LocalTraining:
+    """Returns local steps, or one gradient of each record a round if the unit of privacy is a record."""
+    if options.unit == "silo":
+        rate = options.learning_rate or options.local_rate
+        return fulcrum.LocalTraining(learning_rate=rate, steps=options.steps, batch=16)
+    return fulcrum.GradientTraining(learning_rate=options.learning_rate or GRADIENT_RATE)
+
+
 def learnt(
     task: fulcrum.Task, models: Mapping[str, Callable[[], Any]], silos: int, options: argparse.Namespace
 ) -> list[dict[str, Any]]:
@@ -101,11 +111,19 @@ def learnt(
     federation = lognormal_regions(silos, records=options.records)
     ways = [(epsilon, way) for epsilon in options.epsilon for way in options.ways]
     rows: list[dict[str, Any]] = [{"silos": silos, "epsilon": epsilon, "way": way} for epsilon, way in ways]
-    training = fulcrum.LocalTraining(learning_rate=options.learning_rate, steps=options.steps, batch=16)
+    training = training_of(options)
     for name in options.models:
         model, begun = model_of(models[name]), time.monotonic()
         plans = [
-            fulcrum.plan(federation, rounds=options.rounds, epsilon=epsilon, parameters=model.parameters, **WAYS[way])
+            fulcrum.plan(
+                federation,
+                rounds=options.rounds,
+                epsilon=epsilon,
+                parameters=model.parameters,
+                unit=options.unit,
+                clip_norm=options.clip_norm,
+                **WAYS[way],
+            )
             for epsilon, way in ways
         ]
         arms = Variants.from_plans(plans).with_reference()
@@ -226,8 +244,12 @@ def add_study_options(parser: argparse.ArgumentParser, models: Sequence[str], *,
     parser.add_argument("--models", nargs="+", choices=models, default=list(models))
     parser.add_argument("--records", type=float, default=25.0, help="of each silo")
     parser.add_argument("--rounds", type=at_least(1), default=20)
-    parser.add_argument("--steps", type=at_least(1), default=5, help="local, of 16 records each")
-    parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    parser.add_argument("--unit", choices=("silo", "record"), default="silo", help="the unit of privacy")
+    parser.add_argument("--clip-norm", type=float, default=1.0, help="of an update, or of the gradient of a record")
+    parser.add_argument("--steps", type=at_least(1), default=5, help="local, of 16 records each; for the unit silo")
+    rates = f"{learning_rate:g} of local steps, {GRADIENT_RATE:g} of the server for the unit record"
+    parser.add_argument("--learning-rate", type=float, help=f"by default {rates}")
+    parser.set_defaults(local_rate=learning_rate)
     parser.add_argument("--seeds", type=at_least(1), default=1)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")

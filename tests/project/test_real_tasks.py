@@ -73,6 +73,16 @@ def test_the_convolutional_network_learns_the_images_of_silos(package):
     assert row["network"] > 0.4  # 0.1 by chance
 
 
+def test_the_convolutional_network_learns_with_an_image_as_the_unit(package):
+    run("cifar10_images.py", "prepare", package, "--images", 40, "-o", package / "images.npz")
+    told = ["--silos", 60, "--records", 4, "--unit", "record", "--ways", "optimal", "--format", "json"]
+    done = run("cifar10_images.py", "train", package / "images.npz", *told, "--rounds", 12, "--epsilon", "1", "1e6")
+    assert done.returncode == 0, done.stderr
+    little, much = json.loads(done.stdout)
+    assert much["network"] > 0.4  # 0.1 by chance
+    assert little["network noise"] > 100 * much["network noise"]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [

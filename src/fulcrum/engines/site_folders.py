@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import hashlib
 import ipaddress
 import re
 import shutil
@@ -12,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
@@ -37,6 +40,9 @@ _LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")  # RFC 1123
 _LONGEST_HOST = 253
 
+_WRITTEN = "written.json"
+"""The list of all files of a folder of kits, with hashes."""
+
 BUILT_IN = "fulcrum.engines.built_in_training"
 """The built-in training module."""
 
@@ -58,6 +64,7 @@ class Deployment:
         keep_sums: True if the server stores every sum that arrives, for an audit.
         runs_here: True to run every site on this machine: every site is initialised when it is written. Kits for
             operators hold no ledger, masking record or sums; operators make these once, with `fulcrum site init`.
+        replaces: True to replace kits in the same folder that nobody has changed.
     """
 
     plan: Plan
@@ -71,6 +78,7 @@ class Deployment:
     plan_file: Path | None = None
     keep_sums: bool = False
     runs_here: bool = False
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         """Checks training module, host and port, which reach scripts, certificates and the texts of kits.
@@ -156,20 +164,57 @@ class LocalRun:
 
 
 @contextlib.contextmanager
-def made_whole(folder: Path) -> Iterator[Path]:
-    """Yields a working folder that replaces a new or empty folder on success, and is deleted on failure."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def made_whole(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
+    """Yields a working folder that replaces a new or empty folder on success, and is deleted on failure.
+
+    Args:
+        folder: The folder to write.
+        replaces: True to replace a folder that an earlier call wrote and nobody has changed since: a list in the folder
+            has the hash of every file. A further file, a changed file or a record of a site stops the replacement.
+    """
+    occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if occupied and not replaces:
         raise DataError("kit.folder-occupied", folder=folder)
+    if occupied and (changed := _changed_file(folder)) is not None:
+        raise DataError("kit.folder-changed", folder=folder, file=changed)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         yield work
-        if folder.exists():
-            folder.rmdir()
-        work.rename(folder)
+        (work / _WRITTEN).write_bytes(msgspec.json.encode(_hashes(work)))
+        if occupied:
+            earlier = work.with_name(f"{work.name}.earlier")
+            folder.rename(earlier)
+            work.rename(folder)
+            shutil.rmtree(earlier)
+        else:
+            if folder.exists():
+                folder.rmdir()
+            work.rename(folder)
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """Returns the SHA-256 of every file below a folder, by relative path, and "" for anything that is no file."""
+    return {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        for path in sorted(folder.rglob("*"))
+        if path.name != _WRITTEN and not path.is_symlink()
+    }
+
+
+def _changed_file(folder: Path) -> str | None:
+    """Returns the first file or folder that differs from the list of an earlier call; None if nothing differs."""
+    try:
+        written = msgspec.json.decode((folder / _WRITTEN).read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return _WRITTEN
+    if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
+        return link.relative_to(folder).as_posix()
+    present = _hashes(folder)
+    return next((name for name in sorted(written | present) if written.get(name) != present.get(name)), None)
 
 
 def check_stays_here(deployment: Deployment) -> None:

@@ -117,9 +117,23 @@ def _options(training: TrainingOptions) -> dict[str, Any]:
     }
 
 
+_MISTAKES_OF_MODULES = (
+    "training.function-missing",
+    "training.function-type",
+    "training.head-type",
+    "training.server-rate",
+)
+"""Mistakes of a training module that are the same on every machine."""
+
 KitsOption = Annotated[Path, output_option("New folder for the kits.")]
 IssuerKeyOption = Annotated[
     Path | None, option("Private key of the issuer, which signs the plan. Default: a new key.", DEPLOYMENT)
+]
+
+
+ReplaceOption = Annotated[
+    bool,
+    option("Replace kits that an earlier call wrote into the folder. Kits that anybody has changed stay.", DEPLOYMENT),
 ]
 
 
@@ -131,25 +145,29 @@ def deployment_of(
     engine: Engine,
     host: str,
     port: int,
+    replaces: bool,
 ) -> Deployment:
     """Returns the deployment for the operators of sites; a research plan is refused."""
     plan = read_plan(plan_file)
     if plan.is_research:
         raise PlanError("cli.research-plan-deployed", file=plan_file, engine=engine.name)
     return (sites or SiteOptions()).deployment(
-        plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port
+        plan, training or TrainingOptions(), plan_file=plan_file, host=host, port=port, replaces=replaces
     )
 
 
 def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
     """Checks the model against the plan, and returns remarks on the model.
 
-    The machine for making kits need not have the training module or the data. The remark then says so.
+    The machine for making kits need not have the training module or the data. The remark then says so. A module that is
+    here and lacks a function is refused: every site would refuse the module later.
     """
     try:
         training_module = loaded_module(deployment.train)
         start = training_module.starting_model(deployment.options)
     except DataError as error:
+        if error.code in _MISTAKES_OF_MODULES:
+            raise
         return [(True, f"The model could not be checked against the plan on this machine: {error}.")]
     check_fits(training_module, deployment.plan, start)
     if deployment.train == BUILT_IN:

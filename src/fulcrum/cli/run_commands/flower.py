@@ -8,6 +8,7 @@ from fulcrum.cli.run_commands.deployments import (
     IssuerKeyOption,
     KitsOption,
     LocalOptions,
+    ReplaceOption,
     Runner,
     SiteOptions,
     deployment_of,
@@ -49,10 +50,11 @@ def deploy_flower(
         int, number("Port of the SuperLink; the next port takes runs, from its machine alone.", DEPLOYMENT)
     ] = FLOWER.port,
     key: IssuerKeyOption = None,
+    replace: ReplaceOption = False,
     style: FormatOption = "table",
 ) -> int:
     """Write kits for Flower: TLS, registered SuperNodes, the signed plan in place, and the app to run."""
-    deployment = deployment_of(plan_file, sites, training, engine=FLOWER, host=host, port=port)
+    deployment = deployment_of(plan_file, sites, training, engine=FLOWER, host=host, port=port, replaces=replace)
     FLOWER.check(deployment)
     notes = notes_on_the_model(deployment)
     with working("Making certificates and kits"):

@@ -10,6 +10,7 @@ from fulcrum.cli.run_commands.deployments import (
     IssuerKeyOption,
     KitsOption,
     LocalOptions,
+    ReplaceOption,
     SiteOptions,
     deployment_of,
     notes_on_the_model,
@@ -47,10 +48,11 @@ def deploy_nvflare(
     host: Annotated[str, option("Host name under which sites reach the server.", DEPLOYMENT)] = "localhost",
     port: Annotated[int, number("Port of the server; the next port is the administrator's.", DEPLOYMENT)] = FLARE.port,
     key: IssuerKeyOption = None,
+    replace: ReplaceOption = False,
     style: FormatOption = "table",
 ) -> int:
     """Write start-up kits for NVIDIA FLARE: mutual TLS, the signed plan in place, nothing open."""
-    deployment = deployment_of(plan_file, sites, training, engine=FLARE, host=host, port=port)
+    deployment = deployment_of(plan_file, sites, training, engine=FLARE, host=host, port=port, replaces=replace)
     notes = notes_on_the_model(deployment)
     with working("Making certificates and kits"):
         summary = FLARE.write_kits(deployment, output, issuer_key=key)

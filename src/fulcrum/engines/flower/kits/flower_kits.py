@@ -23,7 +23,7 @@ def write_kits(deployment: Deployment, folder: Path, *, issuer_key: Path | None 
     """
     silos = silos_of(deployment)
     train = "" if deployment.train == BUILT_IN else deployment.train
-    with made_whole(folder) as work:
+    with made_whole(folder, replaces=deployment.replaces) as work:
         plan, keys_made = write_sites(deployment, work, issuer_key=issuer_key)
         values = {
             "address": deployment.address,

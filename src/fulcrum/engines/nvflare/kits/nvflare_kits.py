@@ -55,7 +55,7 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
     target = Path(folder)
     if any(letter.isspace() for letter in str(target.absolute())):
         raise DataError("flare.folder-blank", folder=target.absolute())
-    with made_whole(target) as work:
+    with made_whole(target, replaces=deployment.replaces) as work:
         kits = _provision(deployment, work)
         homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role != "server"}
         keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)

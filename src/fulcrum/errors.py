@@ -45,6 +45,7 @@ from importlib.resources import files
 from typing import Self
 
 _CODE = re.compile(r"[a-z0-9-]+\.[a-z0-9.-]+")
+_GOT = re.compile(r"got \{(\w+)[^}]*\}")
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 
@@ -94,6 +95,11 @@ class FulcrumError(Exception):
             # the mistake: the code and the beginnings of the details are then the message.
             try:
                 template, remedy = error_messages()[code]
+                if code.endswith("range"):  # a string in place of a number looks like the number without quotes
+                    template = _GOT.sub(
+                        lambda got: f"got {{{got[1]}!r}}, a string" if isinstance(details[got[1]], str) else got[0],
+                        template,
+                    )
                 message = template.format(**details)
                 self.remedy = " ".join(remedy.format(**details).split())
             except Exception:

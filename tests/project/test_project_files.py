@@ -52,6 +52,24 @@ def test_the_citation_is_of_this_version_and_of_the_paper_of_the_readme():
     assert f"*{paper['title']}* ({authors})" in text_of("README.md")
 
 
+def test_the_readme_has_the_citation_in_bibtex():
+    cited = read_yaml("CITATION.cff")
+    (paper,) = cited["references"]
+    bibtex = re.search(r"```bibtex\n(.+?)```", text_of("README.md"), re.DOTALL)[1]
+    entries = re.findall(r"@(\w+)\{(.+?)\n\}", bibtex, re.DOTALL)
+    fields = {
+        (kind, name): value for kind, body in entries for name, value in re.findall(r"(\w+) += \{\{?(.+?)\}", body)
+    }
+    assert fields == {
+        ("software", "author"): cited["authors"][0]["name"],
+        ("software", "title"): cited["title"],
+        ("software", "version"): cited["version"],
+        ("software", "license"): cited["license"],
+        ("article", "author"): " and ".join(author["family-names"] for author in paper["authors"]),
+        ("article", "title"): paper["title"],
+    }
+
+
 def test_hooks_before_a_commit_fetch_nothing_and_run_the_lint_of_make():
     (repository,) = read_yaml(".pre-commit-config.yaml")["repos"]
     assert repository["repo"] == "local"

@@ -91,7 +91,7 @@ def check_accounting(*, rounds: int = 1, delta: float = 0.5, accountant: str = "
         raise ParameterError("accounting.rounds-range", rounds=rounds)
     if rounds > MOST_ROUNDS:
         raise ParameterError("accounting.rounds-too-many", most=MOST_ROUNDS, rounds=float(min(rounds, 10**300)))
-    if not 0 < delta < 1:
+    if isinstance(delta, str) or not 0 < delta < 1:
         raise ParameterError("accounting.delta-range", delta=delta)
     check_known("accountant", accountant, ACCOUNTANTS)
 

@@ -91,7 +91,7 @@ class TrainingRun(NotebookDisplay):
         return (
             f"<{type(self).__name__} of {self.plan.federation.name!r} on {self.task.name!r}: {self.metric} "
             f"{self.accuracy[:, -1].mean():.3f} after {self.accuracy.shape[1]} rounds, {self.reference.mean():.3f} "
-            f"without privacy, mean of {len(self.seeds)} seeds>"
+            f"without privacy, mean of {len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}>"
         )
 
     def by_round(self) -> list[dict[str, float]]:
@@ -186,7 +186,7 @@ def train(
         **options: Options of `load_task`.
     """
     plan = with_figures(plan)
-    task, user_model = with_metric(read_data(data, **options), metric), model_of(model)
+    task, user_model = with_metric(read_data(data, plan.federation, **options), metric), model_of(model)
     check_parameters_fit([plan], user_model)
     training = training or default_training(plan.unit)
     check_training_fits(training, plan.unit)
@@ -357,6 +357,8 @@ def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:
 
 def seeds_of(seeds: int | Sequence[int]) -> list[int]:
     """Returns 0 .. n-1 for a number n, or a list of the seeds."""
+    if isinstance(seeds, str):  # "10" would be the seeds 1 and 0
+        raise ParameterError("training.seeds-range", seeds=seeds)
     chosen = list(range(seeds)) if isinstance(seeds, (int, np.integer)) else [int(seed) for seed in seeds]
     if not chosen or min(chosen) < 0:
         raise ParameterError("training.seeds-range", seeds=seeds)

@@ -126,7 +126,7 @@ def compare_trained(
     if target.get("seed", 0) != 0:
         raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
     federation = read_federation(federation)
-    task, user_model = with_metric(read_data(data, **(data_options or {})), metric), model_of(model)
+    task, user_model = with_metric(read_data(data, federation, **(data_options or {})), metric), model_of(model)
     if task.silo is not None and size_law != "declared":
         raise ParameterError("comparison.sizes-named", data=task.name)
     seed_list = seeds_of(seeds)

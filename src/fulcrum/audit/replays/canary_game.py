@@ -137,11 +137,11 @@ def _tell(on_replays: Callable[[int, int], None], before: int, total: int, done:
 
 
 def _check(trials: int, seed: int, confidence: float) -> None:
-    if not LEAST_TRIALS <= trials <= MOST_TRIALS:
+    if isinstance(trials, str) or not LEAST_TRIALS <= trials <= MOST_TRIALS:
         raise ParameterError("audit.trials-range", least=LEAST_TRIALS, most=MOST_TRIALS, trials=trials)
-    if not 0 <= seed < 2**31:
+    if isinstance(seed, str) or not 0 <= seed < 2**31:
         raise ParameterError("audit.seed-range", most=2**31 - 1, seed=seed)
-    if not 0.5 <= confidence < 1:
+    if isinstance(confidence, str) or not 0.5 <= confidence < 1:
         raise ParameterError("audit.confidence-range", confidence=confidence)
 
 

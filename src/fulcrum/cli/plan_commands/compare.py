@@ -31,7 +31,7 @@ from fulcrum.planning.comparisons.comparison import (
 )
 from fulcrum.readers.profiles import PROFILES
 from fulcrum.server.run_results import run_folder
-from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
 from fulcrum.simulation.trials import compare_trained, comparison_on_task, default_spectrum, draw_sizes, save_comparison
@@ -80,7 +80,7 @@ def compare_command(
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     unit = SILO_UNIT
     if train:
-        task = load_task(learning.data, **learning.data_options)
+        task = read_data(learning.data, topology, **learning.data_options)
         model = None if own is None else own.load()
         side_by_side = comparison_on_task(task, topology, target.allocation, arguments, model)
         unit = side_by_side.unit

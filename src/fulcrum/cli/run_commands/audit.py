@@ -34,7 +34,7 @@ from fulcrum.errors import MissingExtraError, ParameterError
 from fulcrum.planning.files.plan_from_file import plan_of, read_plan
 from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import run_folder
-from fulcrum.simulation.data.tasks import load_task
+from fulcrum.simulation.data.datasets import read_data
 from fulcrum.views.charts.chart_style import svg
 from fulcrum.views.terminal.audit_picture import audit_picture
 from fulcrum.views.terminal.audit_tables import audit_chart
@@ -190,5 +190,5 @@ def _learning(
         raise ParameterError("cli.learning-of-recorded-run")
     recorded = None if run is None else read_recorded_run(run, plan)
     named = options.data if recorded is None or options.data != TrainingOptions().data else recorded.task
-    task = load_task(named, **options.data_options)
+    task = read_data(named, plan.federation, **options.data_options)
     return Learning(task=task, training=options.training, shadows=shadows, run=recorded)

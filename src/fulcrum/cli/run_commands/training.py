@@ -23,8 +23,8 @@ from fulcrum.cli.shared_options.training_options import TrackingOptions, Trainin
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.server.run_results import RoundResult, run_folder
+from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.sources.embedding import check_features_path, embed_images, embed_texts, save_features
-from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import save_run, standard_error, train
 from fulcrum.views.terminal.screen import (
@@ -56,7 +56,7 @@ def train_command(
     learning = learning or TrainingOptions()
     plan = read_plan(plan_file)
     model = None if own is None else own.load()
-    task = load_task(learning.data, **learning.data_options)
+    task = read_data(learning.data, plan.federation, **learning.data_options)
     if output is not None:
         run_folder(output)
     with (

@@ -12,24 +12,42 @@ from typing import Any
 
 import numpy as np
 
+from fulcrum.core.topology import Topology
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
 from fulcrum.simulation.data.sources.data_records import TEST_SHARE, choose_test_persons, choose_test_records, word_of
+from fulcrum.simulation.data.sources.record_columns import csv_columns, parquet_columns
 from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
 
 
-def read_data(data: Any, **options: Any) -> Task:
+def read_data(data: Any, federation: Topology | None = None, **options: Any) -> Task:
     """Returns the task of any data that `train` takes.
 
     Args:
         data: A `Task`, a dataset with items and a length, or a source for `load_task`.
+        federation: The federation of the plan: its silo names tell a silo column from a wrong feature column.
         **options: Options of `load_task` or `dataset_task`.
     """
     if isinstance(data, Task):
         data.check_finite()
         return data
     if isinstance(data, (str, Path)):
-        return load_task(data, **options)
+        try:
+            return load_task(data, **options)
+        except DataError as error:
+            if error.code == "table.column-type" and federation is not None and options.get("silo") is None:
+                _suggest_silo_column(Path(data), federation)
+            raise
     return dataset_task(data, **options)
+
+
+def _suggest_silo_column(file: Path, federation: Topology) -> None:
+    """Raises `DataError` for the first column of a table in which at least half of the values are names of silos."""
+    silo_names = set(federation.silo_names.tolist())
+    columns = csv_columns(file) if file.suffix.lower() == ".csv" else parquet_columns(file)
+    for column, cells in columns.items():
+        words = set(map(word_of, cells))
+        if 2 * len(words & silo_names) >= len(words) > 0:
+            raise DataError("table.silo-column-named", file=file, column=column, silo=min(words & silo_names)) from None
 
 
 def dataset_task(

@@ -312,11 +312,29 @@ def _from_columns(
     seed: int,
 ) -> tuple[Examples, Examples]:
     if label not in columns:
-        raise DataError("table.label-column-missing", file=path, column=label, suggestion=suggestion(label, columns))
+        raise DataError(
+            "table.label-column-missing",
+            file=path,
+            column=label,
+            columns=listing(columns),
+            suggestion=suggestion(label, columns),
+        )
     if silo is not None and silo not in columns:
-        raise DataError("table.silo-column-missing", file=path, column=silo, suggestion=suggestion(silo, columns))
+        raise DataError(
+            "table.silo-column-missing",
+            file=path,
+            column=silo,
+            columns=listing(columns),
+            suggestion=suggestion(silo, columns),
+        )
     if person is not None and person not in columns:
-        raise DataError("table.person-column-missing", file=path, column=person, suggestion=suggestion(person, columns))
+        raise DataError(
+            "table.person-column-missing",
+            file=path,
+            column=person,
+            columns=listing(columns),
+            suggestion=suggestion(person, columns),
+        )
     odd = next((name for name in columns if name != "silo" and name.strip().lower() == "silo"), None)
     if silo is None and odd is not None and "silo" not in columns:
         raise DataError("table.silo-column-unclear", file=path, column=odd)

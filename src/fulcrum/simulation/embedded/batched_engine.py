@@ -53,10 +53,10 @@ class LocalTraining:
     batch: int = 64
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < np.inf:
+        if isinstance(self.learning_rate, str) or not 0 < self.learning_rate < np.inf:
             raise ParameterError("training.learning-rate-range", learning_rate=self.learning_rate)
         for name, value in (("steps", self.steps), ("batch", self.batch)):
-            if value < 1:
+            if isinstance(value, str) or value < 1:
                 raise ParameterError("number.whole-range", name=name, least=1, value=value)
 
 
@@ -83,7 +83,7 @@ class GradientTraining(LocalTraining):
     batch: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if not 0 < self.learning_rate < np.inf:
+        if isinstance(self.learning_rate, str) or not 0 < self.learning_rate < np.inf:
             raise ParameterError("training.learning-rate-range", learning_rate=self.learning_rate)
         if any(not 0 < share < np.inf for share in self.class_shares):
             raise ParameterError("training.class-shares-range", shares=self.class_shares)

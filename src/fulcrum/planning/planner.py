@@ -175,7 +175,17 @@ def _plan_of(federation: Any, settings: Settings) -> Plan:
         silo_clip=settings.silo_clip,
         silo_epsilon=settings.silo_epsilon,
     )
+    if settings.weights is None and federation.declared_weights is None and is_one_group(federation, target):
+        recipe = recipe_for(RECIPES[settings.recipe], target.unit, one_group=True)
+        execution = replace(execution, weights=recipe.weights)
     return make_plan(federation, target, execution)
+
+
+def is_one_group(federation: Topology, target: Target) -> bool:
+    """Returns True if a target masks all silos as one group: masked sums, and a target on the federation alone."""
+    if target.aggregation != "masked" or target.budget is not None:
+        return False
+    return target.requirement(federation).group_tier(federation) == ROOT
 
 
 def _unit_of(settings: Settings) -> PrivacyUnit:
@@ -444,7 +454,9 @@ def _check_server(federation: Topology, target: Target, execution: Execution) ->
     if execution.injection != "silo":
         raise ParameterError("plan.injection-unsupported", server=execution.server)
     outside = [tier for tier in target.epsilon if tier not in (SILO, federation.innermost.name)]
-    if outside:
+    # With one masked group the global sum stands for the sums of regions, which a rule of one's own may count on.
+    reads_one_sum = execution.server == "random-effects" or not rule.reads_regions
+    if outside and not (reads_one_sum and is_one_group(federation, target)):
         raise UnreachableTargetError(
             "plan.server-reveals-sums",
             server=execution.server,
@@ -486,7 +498,7 @@ def _check_masking(federation: Topology, target: Target, execution: Execution) -
     inner = federation.innermost
     if target.budget is None:
         _check_met_by_the_server(federation, target.requirement(federation))
-    whole = target.budget is None and target.requirement(federation).group_tier(federation) == ROOT
+    whole = is_one_group(federation, target)
     sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes))
     names, groups = ((ROOT,), [sizes]) if whole else (inner.nodes, sizes.reshape(-1, 1))
     for name, parts in zip(names, groups, strict=True):

@@ -21,6 +21,7 @@ from fulcrum.errors import ParameterError, check_known
 from fulcrum.planning.comparisons.comparison import (
     AS_ASKED,
     BEYOND,
+    JOINT_GROUP,
     ComparedPlans,
     Comparison,
     Comparisons,
@@ -199,7 +200,7 @@ def comparison_on_task(
 
 def _row_target(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
     """Returns the target of the row `name`; rows beyond the paper get the number of parameters and input variances."""
-    if name not in (*BEYOND, AS_ASKED):
+    if name not in (*BEYOND, JOINT_GROUP, AS_ASKED):
         return dict(target)
     public = default_spectrum(task, model) if target.get("public") is None else target["public"]
     parameters = parameters_of(model, task) if target.get("parameters") is None else target["parameters"]

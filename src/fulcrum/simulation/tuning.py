@@ -180,7 +180,9 @@ def _check(plan: Plan, task: Task) -> int:
 def _own_recipe(plan: Plan) -> str:
     """Returns the name of the plan's own recipe."""
     mine = (plan.weights_rule, plan.clip_share < 1, plan.server, plan.shrink)
-    for name, recipe in ((name, recipe_for(recipe, plan.unit)) for name, recipe in TRIED.items()):
+    for name, recipe in (
+        (name, recipe_for(recipe, plan.unit, one_group=plan.one_group)) for name, recipe in TRIED.items()
+    ):
         if mine == (recipe.weights, recipe.clip_norm == "auto", recipe.server, recipe.shrink):
             return name
     return AS_PLANNED

@@ -15,7 +15,12 @@ def recipe_name(plan: Plan) -> str:
     """Returns the name of a plan's recipe; words for a choice without a name."""
     clip = "auto" if plan.clip_share < 1 else plan.clip_norm
     name = recipe_named(
-        weights=plan.weights_rule, clip_norm=clip, server=plan.server, shrink=plan.shrink, unit=plan.unit
+        weights=plan.weights_rule,
+        clip_norm=clip,
+        server=plan.server,
+        shrink=plan.shrink,
+        unit=plan.unit,
+        one_group=plan.one_group,
     )
     return name or "none of those with a name"
 
@@ -45,7 +50,14 @@ def recipe_words(plan: Plan) -> list[str]:
     else:
         sentences.append("Updates are clipped at the clip norm C.")
     rule = plan.server_rule
-    sentences.append((rule.sentences or f"The server {rule.clause}.").format(inner=plan.federation.innermost.name))
+    inner = plan.federation.innermost.name
+    on_server = (rule.sentences or f"The server {rule.clause}.").format(inner=inner)
+    if plan.one_group and not rule.adds_up:
+        on_server = (
+            f"The server applies the rule {plan.server} to the global sum, the only sum that any party sees: no "
+            f"{inner} has a sum of its own, and influence is by the weights."
+        )
+    sentences.append(on_server)
     return [*sentences, *_on_prior(plan)]
 
 
@@ -83,7 +95,7 @@ def proviso(plan: Plan, inner: str) -> str:
         plan: The plan, whose server rule has the condition.
         inner: The word for a region.
     """
-    words = plan.server_rule.proviso.format(inner=inner)
+    words = "" if plan.one_group and plan.server == "random-effects" else plan.server_rule.proviso.format(inner=inner)
     return f" {words}" if words else ""
 
 

@@ -51,7 +51,7 @@ def _planning_command(plan: Plan) -> str:
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
     recipe = "joint" if plan.shrink in (HEADS, SPECTRUM) else "paper"
-    parts = recipe_for(RECIPES[recipe], plan.unit)
+    parts = recipe_for(RECIPES[recipe], plan.unit, one_group=plan.one_group)
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
     if target.budget is not None:
         options["budget"] = target.budget

@@ -322,6 +322,8 @@ class Guarantee:
 
     def _on_server(self) -> str:
         """Returns the claim on a server that reads regional sums (docs/maths.md, "What a server may do for free")."""
+        if self.one_group:
+            return "the server reads the global sum alone, and its rule tells an observer of that sum nothing new"
         does = "pools" if self.server == "random-effects" else f"moves the model by the rule {self.server!r} from"
         sums = f"the sums of {self.innermost}s, which tells an observer of those sums nothing new"
         return f"the server {does} {sums}; {self._further_out('one of them')}"

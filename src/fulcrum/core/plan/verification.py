@@ -75,7 +75,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         _equal(f"sensitivity is {kappa:g}C", content.guarantee.sensitivity, kappa * settings.clip_norm),
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
-        *([_server(content)] if settings.server != "sum" else []),
+        *([_server(content, seen)] if settings.server != "sum" else []),
         *([_prior(content)] if settings.spectrum is not None or settings.shrink == "spectrum" else []),
         *([_masking(content, seen)] if settings.aggregation == "masked" else []),
         *([_floors(content)] if settings.coupling is not None else []),
@@ -170,16 +170,16 @@ def _clip_share(content: PlanFile, seen: Recomputed) -> Check:
     return _equal("clip share", settings.clip_share, 1 / (1 + settings.parameters * least), slack=1e-7)
 
 
-def _server(content: PlanFile) -> Check:
+def _server(content: PlanFile, seen: Recomputed) -> Check:
     """Checks that the server rule costs no privacy (docs/maths.md, "What a server may do for free").
 
     A rule that reads regional sums is post-processing for an observer of these sums alone: a target further out is
-    refused.
+    refused. If all silos are masked as one group, the rule reads the global sum, the only sum that any party sees.
     """
-    settings, inner = content.settings, content.federation.tiers[0]
-    outside = [tier for tier in settings.epsilon if tier not in (SILO, inner)]
+    settings, inner = content.settings, seen.innermost
+    outside = [tier for tier in settings.epsilon if tier not in (SILO, inner, seen.group)]
     holds = not outside and settings.injection == "silo"
-    detail = f"{settings.server} over {inner}s"
+    detail = f"{settings.server} over {'the global sum' if seen.group == ROOT else f'{inner}s'}"
     if not holds:
         detail += f", with a target on {outside[0]!r}" if outside else ", of noise that aggregators inject"
     return Check(name="server", holds=holds, detail=detail)

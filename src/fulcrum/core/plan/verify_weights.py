@@ -17,7 +17,7 @@ import numpy as np
 
 from fulcrum.core.plan.plan_file import PlanFile, Required, values_by_silo
 from fulcrum.core.plan.recomputed import Recomputed, largest_by_node, sum_by_node
-from fulcrum.core.topology import SILO
+from fulcrum.core.topology import ROOT, SILO
 
 _TOLERANCE = 1e-9  # relative, of a weight
 _NEAR_LEAST = 1e-6  # relative, of the quantity that the program minimises
@@ -38,9 +38,10 @@ def weights_problem(content: PlanFile, seen: Recomputed) -> str:
     share = _shares(content, seen)
     counted = sum_by_node(seen.region, seen.share)
     mix = settings.influence_mix
-    if settings.server == "random-effects" and mix:
+    pools = settings.server == "random-effects" and seen.group != ROOT
+    if pools and mix:
         return "weights are mixed with shares although the server pools"
-    if settings.server != "random-effects":
+    if not pools:
         least = min(counted[region] / share[region] for region in share)
         if least < settings.least_influence * (1 - _TOLERANCE):
             return f"a {seen.innermost} has {least:.6g} of its share, promised at least {settings.least_influence:g}"

@@ -41,7 +41,7 @@ class Comparison:
 
     Attributes:
         allocation: The paper's rule of the noise, at weights by size; or the name of one of `BEYOND`, or `ONE_GROUP`,
-            or `AS_ASKED`.
+            or `JOINT_GROUP`, or `AS_ASKED`.
         noise_budget: The noise variance entering the model, in units of C²; with a server that pools, for regions that
             agree, as its influence is; with momentum, scaled to the signal of added-up sums (`Plan.model_noise`).
         epsilon_above_worst: Against an observer of the sums of the innermost tier; under `ONE_GROUP` the only sum is
@@ -109,6 +109,9 @@ noise of the row cannot be compared with the noise of other rows."""
 ONE_GROUP = "one masked group"
 """The row with all silos in one masked group, so that nobody sees a regional sum. The target of the regional sums is
 then a target on the sum of the federation: another promise."""
+
+JOINT_GROUP = "joint, one group"
+"""The row of `ONE_GROUP` with the joint recipe for the one sum of the federation, where silos are protected."""
 
 AS_ASKED = "as asked"
 """The row of the user's own weights, clip and server, if no other row has them."""
@@ -255,7 +258,8 @@ def _as_one_group(federation: Topology, target: Mapping[str, Any]) -> dict[str, 
         return {}
     targets = {inside_observer(federation, "masked"): value for value in inside.values()}
     group: dict[str, Any] = {"epsilon": targets | {ROOT: min(outside.values())}}
-    return {ONE_GROUP: group if masked else group | {"aggregation": "masked"}}
+    group = group if masked else group | {"aggregation": "masked"}
+    return {ONE_GROUP: group} | ({} if by_person else {JOINT_GROUP: group | {"recipe": "joint"}})
 
 
 def _by_itself(federation: Topology, target: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
@@ -299,7 +303,7 @@ def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
         return None
     if plain and plan.weights_rule in ("equal", "least-noise"):
         return plan.weights_rule
-    joint = recipe_for(RECIPES["joint"], plan.unit)
+    joint = recipe_for(RECIPES["joint"], plan.unit, one_group=plan.one_group)
     together = (plan.weights_rule, plan.server) == (joint.weights, joint.server)
     together = together and plan.shrink in (joint.shrink, SPECTRUM)
     return "joint" if together and plan.clip_share < 1 else None

@@ -70,7 +70,7 @@ def other_weights(plan: Plan) -> OtherWeights | None:
     """
     if len(plan.federation) > _LOOKED_AT_UP_TO or plan.allocation not in ALLOCATIONS or plan.target.budget is not None:
         return None
-    joint, weighted = RECIPES["joint"], plan.server_rule.region_factors() is None
+    joint, weighted = RECIPES["joint"], plan.region_factors is None
     tried = {
         "--weights least-noise": Recipe(
             weights="least-noise", clip_norm=plan.clip_norm, server=plan.server if weighted else "sum"
@@ -135,7 +135,7 @@ def parts_of(recipe: Recipe, plan: Plan) -> dict[str, Any]:
 
     A clip of 1 keeps the plan's own clip norm.
     """
-    recipe = recipe_for(recipe, plan.unit)
+    recipe = recipe_for(recipe, plan.unit, one_group=plan.one_group)
     clip_norm = plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm
     return {"weights": recipe.weights, "clip_norm": clip_norm, "server": recipe.server, "shrink": recipe.shrink}
 

@@ -93,14 +93,18 @@ class PlanFigures(PlanData):
         return server_rule_of(self)
 
     @cached_property
+    def region_factors(self) -> FloatArray | None:
+        """By region, the factor of the sum in the model; None for factors 1, as with a single sum of the federation."""
+        return None if self.one_group else self.server_rule.region_factors()
+
+    @cached_property
     def influence(self) -> FloatArray:
         """The share of each silo in the model; the shares add up to 1.
 
         With a server that pools, the shares hold if regions agree; as regions differ, the shares move toward the shares
         by size.
         """
-        factors = self.server_rule.region_factors()
-        shares = self.federation.shares
+        factors, shares = self.region_factors, self.federation.shares
         if factors is None:
             return shares
         return read_only(shares * factors[self.federation.innermost.parent_of])  # type: ignore[no-any-return]
@@ -317,7 +321,7 @@ class PlanFigures(PlanData):
         after all rounds.
         """
         rule, inner = self.server_rule, self.federation.innermost
-        if rule.region_factors() is None:
+        if self.region_factors is None:
             return self.noise_budget * rule.noise_factor()
         scale = self.node_influence(inner.name) / sum_by(inner.parent_of, self.federation.shares, len(inner.nodes))
         return float((scale**2 * self.node_noise(inner.name)).sum()) * rule.noise_factor()
@@ -341,7 +345,7 @@ class PlanFigures(PlanData):
     @cached_property
     def model_saving(self) -> float:
         """The share of uniform noise that does not enter the model: `saving`, unless the server pools sums."""
-        if self.server_rule.region_factors() is None:  # the rule's factor cancels in the ratio
+        if self.region_factors is None:  # the rule's factor cancels in the ratio
             return self.saving
         return 1 - self.model_noise / self.uniform_model_noise
 

@@ -38,16 +38,22 @@ RECIPES = {
 """The recipes that have a name."""
 
 
-def recipe_for(recipe: Recipe, unit: PrivacyUnit) -> Recipe:
-    """Returns a recipe with the weights that suit a unit of privacy.
+def recipe_for(recipe: Recipe, unit: PrivacyUnit, *, one_group: bool = False) -> Recipe:
+    """Returns a recipe with the weights that suit a unit of privacy, and the sums that the server gets.
 
     The noise of a region follows from its heaviest unit, so a region needs least noise if all its units count alike. If
-    silos are protected, these are equal silos; if persons are protected, equal persons, and a silo counts by size.
+    silos are protected, these are equal silos; if persons are protected, equal persons, and a silo counts by size. If
+    all silos are masked as one group, the federation takes the place of the region: the weights of least noise are then
+    equal for all silos with the same target.
 
     >>> recipe_for(RECIPES["joint"], PrivacyUnit(name="person")).weights
     'sizes'
     """
-    return replace(recipe, weights="sizes") if unit.is_within_silo and recipe.weights == "equal" else recipe
+    if recipe.weights != "equal":
+        return recipe
+    if unit.is_within_silo:
+        return replace(recipe, weights="sizes")
+    return replace(recipe, weights="least-noise") if one_group else recipe
 
 
 def recipe_named(
@@ -57,6 +63,7 @@ def recipe_named(
     server: ServerName,
     shrink: Shrink,
     unit: PrivacyUnit = SILO_UNIT,
+    one_group: bool = False,
 ) -> str | None:
     """Returns the name of the recipe with these parts, or None if no recipe has all of them.
 
@@ -65,4 +72,6 @@ def recipe_named(
     """
     # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances.
     wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink == SPECTRUM else shrink)
-    return next((name for name, recipe in RECIPES.items() if recipe_for(recipe, unit) == wanted), None)
+    return next(
+        (name for name, recipe in RECIPES.items() if recipe_for(recipe, unit, one_group=one_group) == wanted), None
+    )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.remaining_noise import sum_by
-from fulcrum.core.topology import Topology
+from fulcrum.core.topology import ROOT, Topology
 from fulcrum.planning.theory.allocation import Requirement
 from fulcrum.planning.theory.weights import region_shares, weights_by
 from fulcrum.rules.random_effects import mix_shares, mixing_share
@@ -44,7 +44,7 @@ def choose_weights(
     """Returns the federation with the weights that a rule gives.
 
     The regions' weights are mixed with their shares as far as `least_influence` needs; within a region silos keep their
-    proportions. The server rule "random-effects" mixes by itself.
+    proportions. The server rule "random-effects" mixes by itself, unless all silos are masked as one group.
     """
     federation = replace(federation, chosen_weights=None)
     if (
@@ -56,7 +56,8 @@ def choose_weights(
         return WeightedFederation(federation=federation)
     above = requirement.by_observer(federation)[0]
     weights = weights_by(rule, federation, above.multiplier, excluded_silos=above.excluded_silos)
-    if server == "random-effects":
+    one_group = requirement.masked and requirement.group_tier(federation) == ROOT
+    if server == "random-effects" and not one_group:
         return WeightedFederation(federation=_with_shares(federation, weights))
     inner, shares = federation.innermost, region_shares(federation)
     counted = sum_by(inner.parent_of, weights, len(inner.nodes))

@@ -41,11 +41,15 @@ class Servers:
         self._rules, self._classes, self._rate = rules, classes, rate
         for rule in rules:
             rule.check_model([shape], classes)
-        pooling = {variant: rule for variant, rule in enumerate(rules) if isinstance(rule, RandomEffectsRule)}
-        self._pooling = list(pooling)
-        self._displacement = np.zeros((*shape, len(pooling)))
-        if pooling:
-            self._together = PoolingVariants(list(pooling.values()), coordinates=math.prod(shape), classes=classes)
+        pooling: dict[int, list[int]] = {}
+        for variant, rule in enumerate(rules):
+            if isinstance(rule, RandomEffectsRule):  # together, if they pool as many sums
+                pooling.setdefault(len(rule.weight), []).append(variant)
+        self._pooling = [
+            (variants, PoolingVariants([rules[v] for v in variants], coordinates=math.prod(shape), classes=classes))
+            for variants in pooling.values()
+        ]
+        self._displacement = np.zeros((*shape, len(rules)))
         self._alone = [
             variant for variant, rule in enumerate(rules) if not isinstance(rule, (SumRule, RandomEffectsRule))
         ]
@@ -62,11 +66,12 @@ class Servers:
     def _advance(self, models: FloatArray, sums: FloatArray) -> FloatArray:
         total = sums.sum(axis=0)
         after = np.asarray(models + total)
-        if self._pooling:
-            flat_sums = sums[..., self._pooling].reshape(len(sums), -1, len(self._pooling))
-            displacement = self._together.advance(flat_sums).reshape(self._displacement.shape)
-            after[..., self._pooling] = models[..., self._pooling] - self._displacement + displacement
-            self._displacement = displacement
+        for variants, together in self._pooling:
+            released = sums[..., variants] if together.regions == len(sums) else total[None, ..., variants]
+            displacement = together.advance(released.reshape(len(released), -1, len(variants)))
+            displacement = displacement.reshape(*models.shape[:-1], len(variants))
+            after[..., variants] = models[..., variants] - self._displacement[..., variants] + displacement
+            self._displacement[..., variants] = displacement
         for variant in self._alone:
             rule = self._rules[variant]
             state = self._states.get(variant) or rule.begin(models[..., variant].copy())
@@ -85,7 +90,7 @@ class PoolingVariants:
     The object holds, by variant, the model's displacement and the totals of all rounds by region.
     """
 
-    def __init__(self, rules: Sequence[RandomEffectsRule], *, coordinates: int, classes: int | None) -> None:
+    def __init__(self, rules: Sequence[Any], *, coordinates: int, classes: int | None) -> None:
         """Begins with models that have not moved.
 
         Args:
@@ -94,6 +99,7 @@ class PoolingVariants:
             classes: Number of classes of a softmax head; None for any other model.
         """
         self._classes = classes
+        self.regions = len(rules[0].weight)
         self._shares = np.stack([rule.shares for rule in rules], axis=1)
         self._scale = 1 / np.stack([rule.weight for rule in rules], axis=1)
         self._noise = np.stack([rule.variance for rule in rules], axis=1) * self._scale**2

@@ -272,7 +272,7 @@ def weights_in_words(plan: Plan) -> str:
     least = int(np.argmin(np.round(relative, 9)))  # of equals, the first
     rule, server = plan.server_rule, ""
     if not rule.adds_up:
-        pooled = "" if rule.region_factors() is None else f": these are the shares{proviso(plan, 'region')}"
+        pooled = "" if plan.region_factors is None else f": these are the shares{proviso(plan, 'region')}"
         server = f", and the server {rule.clause}{pooled}"
     share = f"share by {share_rule(plan)}"
     whose = f"{inner.name} {inner.nodes[least]!r} has {relative[least]:.2g} times its {share}"

@@ -239,7 +239,10 @@ def _check_unnamed(site: Site) -> None:
 
 
 def _check_nothing_lost(site: Site, missing: list[_Record], marked: set[str]) -> None:
-    """Refuses to make a record that a mark names, or that another record proves to have existed."""
+    """Raises for a missing file of the site, such as the ledger, that existed before: a new file would forget releases.
+
+    A mark beside the files, or another file of the site, proves that the missing file existed.
+    """
     for record in missing:
         if record.name in marked:
             raise StorageError("site.record-lost", file=record.path)

@@ -225,7 +225,7 @@ def _rebuild(
 
 
 def _numbered_name(name: str, taken: Container[str], *, first: int = 1) -> str:
-    """Returns the first free name among `name 2`, `name 3` and so on."""
+    """Returns the first free name among `name 2`, `name 3` and so on; the search begins after the number `first`."""
     return next(numbered for number in count(first) if (numbered := f"{name} {number}") not in taken)
 
 

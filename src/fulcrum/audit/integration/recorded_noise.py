@@ -180,14 +180,14 @@ def run_probes(run: RecordedRun, plan: Plan, task: Task, errors: Errors) -> list
 
 
 def engine_probes(plan: Plan, errors: Errors, *, seed: int, seeds: int = 2, features: int = 63) -> list[Probe]:
-    """Returns, by region, the verdict on the noise in the embedded engine's sums, on synthetic records.
+    """Returns one verdict for each region: the noise in the regional sums of training in process, on synthetic records.
 
     Args:
         plan: The plan to run.
         errors: Allowed error of every test.
         seed: Seed of records and noise.
         seeds: Number of runs.
-        features: Features of the records; the head has twice as many coordinates, and two more.
+        features: Features of the records. The model has two classes, so it has 2 * features + 2 parameters.
     """
     task = made_up_task(plan, seed=seed, features=features)
     # Steps so large that updates need the clip: an update without clip would show in the sums.

@@ -145,7 +145,7 @@ def convolution_for(width: float) -> Convolution:
 
 
 def _squares(draws: int, ratio: int) -> int:
-    """Returns the sum of the squares of a convolution's coefficients."""
+    """Returns the sum of the squares of 1, ratio, ratio², ...: one coefficient for each of `draws` summed integers."""
     return sum(ratio ** (2 * power) for power in range(draws))
 
 

@@ -251,7 +251,7 @@ class Guarantee:
         return ", and their sizes stay secret"
 
     def _on_presence(self) -> str:
-        """Returns the claim on presence in rounds; absence that depends on records would reveal records."""
+        """Returns the assumption on absent silos: absence that depends on records would reveal records."""
         if not self.dropouts:
             return "every silo takes part in every round: no amplification by sampling is claimed"
         return (

@@ -333,7 +333,7 @@ def _information(content: PlanFile, seen: Recomputed, multipliers: Iterable[floa
 
 
 def _has_target(content: PlanFile, tier: str) -> bool:
-    """Returns True if the settings or a silo's preference state a target against an observer of a tier."""
+    """Returns True if the settings, or a stricter epsilon that a silo asks for, state a target at a tier."""
     information = content.settings.information is not None
     inner = information or any(entry.preference is not None for entry in content.silos)
     inner = inner or content.settings.silo_epsilon is not None

@@ -249,7 +249,7 @@ def _read(file: Path, hold: io.FileIO, version: int) -> _Former:
 
 
 def _is_marked_whole(hold: io.FileIO) -> bool:
-    """Returns True if the mark of a file says that the file is whole without a log."""
+    """Returns True if the mark in an earlier ledger file says that no journal belongs to it."""
     hold.seek(2 * _PAGE_BYTES - 2 * _SLOT_BYTES)
     slots, marks = hold.read(2 * _SLOT_BYTES), []
     for data in (slots[:_SLOT_BYTES], slots[_SLOT_BYTES:]):

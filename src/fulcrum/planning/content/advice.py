@@ -199,7 +199,11 @@ def most_parameters(plan: PlanFigures) -> int:
 
 
 def learnt_at(ratio: float) -> str:
-    """Returns a sentence on the learning of models with this `signal_to_noise`; see `STRONG_SIGNAL`."""
+    """Returns a sentence on how well models with this ratio learnt in the experiments behind `STRONG_SIGNAL`.
+
+    Args:
+        ratio: The predicted signal to noise, a result of `signal_to_noise`.
+    """
     if ratio < WEAK_SIGNAL:
         outcome = f"below {WEAK_SIGNAL:g} learnt less than half"
     elif ratio < STRONG_SIGNAL:

@@ -213,7 +213,7 @@ class PlanFigures(PlanData):
 
     @cached_property
     def lattice_steps(self) -> FloatArray | None:
-        """The step of the lattice by region, the same for all silos of the region; None in research."""
+        """The step of the lattice, one entry for each region, used by all silos of the region; None in research."""
         steps = figures.lattice_steps(self)
         return None if steps is None else read_only(steps)
 

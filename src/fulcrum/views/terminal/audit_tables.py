@@ -217,7 +217,7 @@ def probe_rows(audit: Audit) -> list[dict[str, Any]]:
 
 
 def reasons_of(audit: Audit) -> list[tuple[bool, str]]:
-    """Returns the reasons of the verdict, violations first, at most eight."""
+    """Returns the reasons of the verdict, at most eight, each with True for a violation; violations come first."""
     reasons = [
         (result.verdict == VIOLATED, f"{result.node}, {observer_of(result)}: {' '.join(result.reasons)}")
         for result in audit.findings

@@ -25,14 +25,14 @@ class _Waiting:
 class BytesInFlight:
     """Room for requests under way, given in the order of arrival.
 
-    A peer at its limit waits without holding up other peers. A request above a limit gets room while no request of the
-    peer, or of the gate, is under way.
+    A peer at its limit waits without holding up other peers. A request that is larger than a limit by itself gets room
+    as soon as nothing else is under way: nothing of its peer for the peer's limit, nothing at all for the whole limit.
 
     Args:
         most: Bytes in all.
         most_of_a_peer: Bytes of a single peer.
-        most_requests: Requests of a single peer, including waiting requests.
-        patience: Seconds that a request waits.
+        most_requests: Requests of a single peer, including waiting requests; one more is refused.
+        patience: Seconds that a request waits before it is refused.
     """
 
     def __init__(self, *, most: int, most_of_a_peer: int, most_requests: int, patience: float) -> None:

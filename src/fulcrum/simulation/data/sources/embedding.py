@@ -312,7 +312,7 @@ class _Document:
 
 
 def _documents(path: Path) -> tuple[list[_Document], list[str]]:
-    """Returns the documents of a file, and a line for every document without text."""
+    """Returns the documents of a file, and a note with file and line number for every document without text."""
     readers = {".csv": _csv_documents, ".txt": _line_documents}
     if path.suffix not in readers:
         raise DataError("text.suffix-unknown", file=path, suffix=path.suffix)

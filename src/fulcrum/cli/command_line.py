@@ -68,7 +68,7 @@ app.command(
 app.command(
     "fulcrum.cli.plan_commands.plans:export",
     name="export",
-    help="Write a plan as a table, as settings for Flower or NVIDIA FLARE, or as a Flower app that runs.",
+    help="Write a plan as a table (csv), or as settings for Flower or NVIDIA FLARE.",
     help_epilogue=_example("export plan.json --to csv"),
 )
 app.command(

@@ -93,7 +93,7 @@ def _tcga_brca() -> Federation:
     return Federation.from_sizes(regions, name="tcga-brca")
 
 
-def _repeated(counts: Mapping[int, int]) -> list[float]:
+def _repeat_sizes(counts: Mapping[int, int]) -> list[float]:
     """Returns silo sizes, the largest first, from the number of silos by size."""
     return [float(size) for size, silos in counts.items() for _ in range(silos)]
 
@@ -110,13 +110,13 @@ def _eicu() -> Federation:
         "West": {23: 1, 17: 1, 16: 2, 14: 3, 13: 3, 12: 11, 11: 6, 10: 8, 9: 1, 8: 2, 2: 1},
         "Northeast": {13: 1, 12: 2, 11: 6, 10: 2, 9: 1, 6: 1},
     }
-    return Federation.from_sizes({region: _repeated(sizes) for region, sizes in regions.items()}, name="eicu")
+    return Federation.from_sizes({region: _repeat_sizes(sizes) for region, sizes in regions.items()}, name="eicu")
 
 
 def _kits19() -> Federation:
     """Returns all 89 sites of KiTS19 with true sizes (FLamby's metadata), in a single region."""
     sizes = {38: 1, 26: 1, 23: 1, 20: 2, 16: 1, 8: 1, 7: 1, 6: 3, 5: 1, 4: 5, 3: 6, 2: 15, 1: 51}
-    return _sites("kits19", _repeated(sizes))
+    return _sites("kits19", _repeat_sizes(sizes))
 
 
 def _sites(name: str, *regions: list[float]) -> Federation:

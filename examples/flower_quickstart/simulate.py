@@ -1,28 +1,30 @@
-"""Runs the plain or the private app on Flower's simulation, 50 nodes on this machine: python simulate.py private."""
+"""Runs the private app on Flower's simulation, 50 nodes on this machine: python simulate.py private."""
 
-import importlib
-import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import fulcrum
-from fulcrum.engines.flower.kits.flower_sites import write_sites
-from fulcrum.engines.site_folders import Deployment
 
 HERE = Path(__file__).parent
 NODES = 50
 
 
 def main(which: str) -> None:
-    """Runs one of the two."""
-    sys.path.insert(0, str(HERE / which))
-    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+    """Runs one of the two: `plain` by Flower's own command, `private` by Fulcrum's, which makes the sites first."""
+    if which == "plain":
+        run("flwr", "run", str(HERE / "plain"), "--stream", "--federation-config", f"num-supernodes={NODES}")
+        return
     with tempfile.TemporaryDirectory() as folder:
-        if which == "private":
-            write_sites(Deployment(plan=private_plan(), train="quickstart", runs_here=True), Path(folder))
-            os.environ |= {"FULCRUM_SITES": folder, "FULCRUM_SITE": str(Path(folder) / "server")}
-        run()
+        plan = Path(folder) / "plan.json"
+        fulcrum.save_plan(private_plan(), plan)
+        run("fulcrum", "simulate", "flower", str(plan), "--app", str(HERE / "private"))
+
+
+def run(command: str, *words: str) -> None:
+    """Runs a command of this environment."""
+    subprocess.run([Path(sys.executable).parent / command, *words], check=True)  # noqa: S603 our own words
 
 
 def private_plan() -> fulcrum.Plan:
@@ -30,16 +32,6 @@ def private_plan() -> fulcrum.Plan:
     return fulcrum.plan(
         str(HERE / "federation.csv"), rounds=5, epsilon={"federation": 8.0}, aggregation="masked", clip_norm=1.0
     )
-
-
-def run() -> None:
-    """Runs the app that stands first on the path."""
-    import ray
-    from flwr.simulation import run_simulation
-
-    client, server = (importlib.import_module(f"quickstart.{name}_app") for name in ("client", "server"))
-    run_simulation(server.app, client.app, num_supernodes=NODES)
-    ray.shutdown()
 
 
 if __name__ == "__main__":

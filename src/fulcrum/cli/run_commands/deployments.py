@@ -1,11 +1,12 @@
 """Shared parts of the commands of all engines: options of sites, kits, and runs on a single machine."""
 
+import shlex
 import shutil
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.server.deployed_run import save_deployed_run, save_model
 from fulcrum.server.run_results import RoundResult
 from fulcrum.views.terminal.run_tables import round_table
-from fulcrum.views.terminal.screen import Result, facts, remarks, show, steps, table, working
+from fulcrum.views.terminal.screen import Result, facts, remarks, show, steps, table
 from fulcrum.views.terminal.table_columns import Column
 
 
@@ -230,7 +231,9 @@ class LocalOptions:
     style: FormatOption = "table"
 
 
-Runner = Callable[[Deployment, Path, Callable[[RoundResult], None]], LocalRun]
+OnRound = Callable[[RoundResult], None]
+Say = Callable[[str], None]
+Runner = Callable[[Deployment, Path, OnRound, Say], LocalRun]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +262,7 @@ def run_locally(
     verb: str = "up",
     run: Runner | None = None,
     further: Callable[[Deployment, LocalRun, Path], Further] = lambda *_: Further(),
+    app: tuple[Path, Callable[[Path, Plan], str]] | None = None,
 ) -> int:
     """Runs a plan to its last round with every site on this machine, and shows the results.
 
@@ -270,17 +274,22 @@ def run_locally(
         called: The word for sites during the run: "silos".
         nodes: The words for sites after the run.
         verb: The command as a user types it.
-        run: Runs a deployment in a folder, and reports every round. By default the engine does so, with kits.
+        run: Runs a deployment in a folder, and reports every round and every step. By default the engine does so, with
+            kits.
         further: Returns the engine's own results.
+        app: The folder of a user's app, which trains in the place of a training module, and the function that checks
+            the app and returns the name of the app's package.
     """
     choices = options or LocalOptions()
     plan = read_plan(plan_file)
-    deployment = choices.sites.deployment(
+    sites_of_app = choices.sites if app is None else replace(choices.sites, train=app[1](app[0], plan))
+    deployment = sites_of_app.deployment(
         plan, choices.training, host=engine.host_here, port=free_port(following=1), runs_here=True
     )
     engine.check(deployment)
-    training_module = loaded_module(choices.sites.train)
-    check_fits(training_module, plan, training_module.starting_model(deployment.options))
+    if app is None:
+        training_module = loaded_module(choices.sites.train)
+        check_fits(training_module, plan, training_module.starting_model(deployment.options))
     if deployment.train == BUILT_IN:
         check_options(deployment.options, plan.unit)
     with RunFolder.of(choices.output) as folder, choices.tracked.open(plan, engine=engine.name) as tell:
@@ -291,10 +300,11 @@ def run_locally(
                 say(result.in_words(of=plan.rounds))
                 tell(result)
 
-            done = (run or _runner(engine))(deployment, folder.path, on_round)
+            done = (run or _runner(engine))(deployment, folder.path, on_round, say)
         folder.stays = folder.stays or bool(done.failed)
         if folder.stays:
-            learned = words_of(choices.training, "data") if choices.sites.train == BUILT_IN else ""
+            learned = words_of(choices.training, "data") if deployment.train == BUILT_IN else ""
+            learned = learned if app is None else f"--app {shlex.quote(str(app[0]))}"
             words = [f"fulcrum {verb} {engine.name} plan.json", words_of(choices.sites), learned, "-o run"]
             done.run.command = " ".join(filter(None, words))
             save_model(done.model, folder.path)
@@ -314,9 +324,9 @@ def run_locally(
 def _runner(engine: Engine) -> Runner:
     """Returns a runner that writes kits and starts every kit on this machine."""
 
-    def run(deployment: Deployment, folder: Path, on_round: Callable[[RoundResult], None]) -> LocalRun:
-        with working("Making certificates and kits"):
-            engine.write_kits(deployment, folder / "kits")
+    def run(deployment: Deployment, folder: Path, on_round: OnRound, say: Say) -> LocalRun:
+        say("making certificates and kits")
+        engine.write_kits(deployment, folder / "kits")
         return engine.run_here(deployment, folder / "kits", on_round=on_round)
 
     return run

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fulcrum.engines.engine import Engine
 from fulcrum.engines.flower.kits.flower_kits import write_kits
 from fulcrum.engines.flower.kits.flower_loopback import run_here
 from fulcrum.engines.flower.kits.flower_sites import check_deployable, silos_of
@@ -39,9 +38,26 @@ class FlowerEngine:
         """Writes a folder for every site, certificates, and the app to run."""
         return write_kits(deployment, folder, issuer_key=issuer_key)
 
-    def run_here(self, deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None]) -> LocalRun:
-        """Runs the plan with every site on this machine."""
-        return run_here(deployment, kits, on_round=on_round, stall=60 + 15 * deployment.patience)
+    def run_here(
+        self,
+        deployment: Deployment,
+        kits: Path,
+        *,
+        on_round: Callable[[RoundResult], None],
+        app: Path | None = None,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> LocalRun:
+        """Runs the plan with every site on this machine.
+
+        Args:
+            deployment: The deployment that the kits were made from.
+            kits: The folder of the kits.
+            on_round: Called with the result of every round.
+            app: The folder of a user's app; by default the app of the kits.
+            say: Called with every step in words.
+        """
+        stall = 60 + 15 * deployment.patience
+        return run_here(deployment, kits, on_round=on_round, stall=stall, app=app, say=say)
 
 
-FLOWER: Engine = FlowerEngine()
+FLOWER = FlowerEngine()

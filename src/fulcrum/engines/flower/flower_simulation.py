@@ -1,93 +1,137 @@
 """A plan on Flower's simulation: every silo is a virtual node on Ray, with the messages of a deployment.
 
-For research, and for testing an app: all sites are on one machine, so no site is protected from the others.
+For research, and for testing an app: all sites are on one machine, so no site is protected from the others. The app
+runs as by `flwr run`, at a SuperLink for simulations that listens on this machine alone and ends with the run.
 """
 
-import importlib
-import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import contextlib
+import importlib.util
+import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from fulcrum.core.silo.site import read_site
+from fulcrum.engines.flower.kits.app_files import app_files
+from fulcrum.engines.flower.kits.flower_loopback import MARK, command_path, follow_run, wait_for_ports
 from fulcrum.engines.flower.kits.flower_sites import silos_of, write_sites
+from fulcrum.engines.flower.server_side.flower_version import check_version
 from fulcrum.engines.flower.server_side.run_recorder import local_run
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes
 from fulcrum.engines.site_folders import Deployment, LocalRun, made_whole
-from fulcrum.errors import EngineError, MissingExtraError, in_one_line
+from fulcrum.errors import EngineError, MissingExtraError
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.server.run_results import RoundResult
 
-_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "OPENBLAS_NUM_THREADS": "1"}
+SITES, SITE = "FULCRUM_SITES", "FULCRUM_SITE"
+"""The environment variables of a simulation: the folder of all sites, and the server's own."""
+
+_LINK, _RUN = "superlink", "run"
+_QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25"}
+_LONGEST_END = 20.0  # seconds for Ray to end by itself
+
+
+def write_simulated_sites(deployment: Deployment, folder: Path) -> None:
+    """Writes the sites of a simulation into a new folder, and the built-in app beside the sites."""
+    with made_whole(folder) as work:
+        plan, _ = write_sites(replace(deployment, runs_here=True), work)
+        for name, text in app_files(plan, virtual=True).items():
+            (work / "app" / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / "app" / name).write_text(text, encoding="utf-8")
 
 
 def simulate(
-    deployment: Deployment, folder: Path, *, on_round: Callable[[RoundResult], None] = lambda _: None
+    deployment: Deployment,
+    folder: Path,
+    *,
+    app: Path | None = None,
+    on_round: Callable[[RoundResult], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> LocalRun:
     """Runs a plan to the last round with every silo a virtual node, and returns the result.
 
     Args:
         deployment: The deployment to run; the training module must be importable here.
-        folder: A new folder for the sites; ledgers, records and the checkpoint stay there.
+        folder: A new folder for the sites; ledgers, records, logs and the checkpoint stay there.
+        app: The folder of a user's app; by default the built-in app.
         on_round: Called with the result of every round and the server's metrics.
+        say: Called with every step in words.
     """
-    with made_whole(folder) as work:
-        plan, _ = write_sites(replace(deployment, runs_here=True), work)
+    check_version()
+    if importlib.util.find_spec("ray") is None:
+        raise MissingExtraError("engine.not-installed", package="Flower's simulation", extra="flower-simulation")
+    write_simulated_sites(deployment, folder)
     server = read_site(folder / SERVER, "server")
-    moments: list[float] = []
-
-    def on_finished(result: RoundResult) -> None:
-        moments.append(time.monotonic())
-        on_round(result)
-
-    places = {"FULCRUM_SITES": str(folder.resolve()), "FULCRUM_SITE": str(folder.resolve() / SERVER)}
-    with _environment(_QUIET | places):
-        run_apps(len(silos_of(deployment)), on_finished)
-    if len(moments) < plan.rounds:
-        raise EngineError("flower.simulation-short", finished=len(moments), rounds=plan.rounds)
-    return local_run(server, moments[-1] - moments[0])
+    watch = RoundWatch(folder / "flwr", on_round=on_round, stall=60 + 15 * deployment.patience)
+    with SimulatedSites(folder, deployment, app or folder / "app") as sites, ending_on_signals():
+        say("starting the SuperLink")
+        sites.start_link()
+        say("submitting the app, and starting Ray")
+        sites.start(_RUN)
+        follow_run(sites, server, watch, say, sites.kits / _RUN / "output.log")
+        sites.wait_for_end()
+    return local_run(server, watch.seconds)
 
 
-def run_apps(nodes: int, on_round: Callable[[RoundResult], None]) -> None:
-    """Runs the built-in apps on a number of virtual nodes; the environment names the sites."""
-    try:
-        import ray
-        from flwr.serverapp import ServerApp
-        from flwr.simulation import run_simulation
+class SimulatedSites(LocalSites):
+    """The processes of a simulation: a SuperLink, and the command that submits the app.
 
-        client_app = importlib.import_module("fulcrum.engines.flower.virtual_app").client_app
-        run_plan = importlib.import_module("fulcrum.engines.flower.server_app").run_plan
-    except ImportError:
-        raise MissingExtraError(
-            "engine.not-installed", package="Flower's simulation", extra="flower-simulation"
-        ) from None
-    server_app = ServerApp()
+    Args:
+        sites: The folder of all sites.
+        deployment: The deployment of the sites.
+        app: The folder of the app.
+    """
 
-    @server_app.main()  # type: ignore[untyped-decorator]
-    def main(grid: Any, context: Any) -> None:
-        del context
-        run_plan(grid, on_round)
+    def __init__(self, sites: Path, deployment: Deployment, app: Path) -> None:
+        super().__init__(sites / "flwr", deployment, [_RUN, _LINK])
+        self._sites, self._app, self._port = sites.resolve(), app.resolve(), free_port()
+        for name in (_LINK, _RUN, "home"):
+            (self.kits / name).mkdir(parents=True)
+        connection = [
+            "[superlink]",
+            'default = "here"',
+            "[superlink.here]",
+            f'address = "127.0.0.1:{self._port}"',
+            "insecure = true",
+        ]
+        (self.kits / "home" / "config.toml").write_text("\n".join(connection) + "\n", encoding="utf-8")
 
-    try:
-        run_simulation(server_app, client_app, num_supernodes=nodes)
-    except Exception as error:  # Flower wraps the exception of the server's thread in many kinds
-        raise EngineError("flower.simulation-failed", reason=in_one_line(error.__cause__ or error)) from error
-    finally:
-        ray.shutdown()
+    def command(self, name: str) -> list[str]:
+        """Returns the command of the SuperLink, or of the run; in the current folder, as a user runs an app."""
+        here = ["env", "--chdir", str(Path.cwd())]
+        if name == _LINK:
+            address = ["--host", "127.0.0.1", "--port", str(self._port), "--insecure"]
+            options = ["--simulation", "--disable-runtime-dependency-installation"]
+            return [*here, "flower-superlink", *address, *options]
+        nodes = f"num-supernodes={len(silos_of(self.deployment))} client-resources-num-cpus=1"
+        return [*here, "flwr", "run", str(self._app), "here", "--stream", "--federation-config", nodes]
 
+    def environment(self, name: str) -> dict[str, str]:
+        """Returns the mark of the processes, the folder of Flower's commands and files, and the folders of sites."""
+        places = {SITES: str(self._sites), SITE: str(self._sites / SERVER), "FLWR_HOME": str(self.kits / "home")}
+        return {MARK: str(self.kits / name), "PATH": command_path(), **_QUIET, **places}
 
-@contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for a while: Flower offers no other channel to the apps of server and nodes."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    def processes_of(self, name: str) -> list[int]:
+        """Returns the processes with a mark in the environment. Flower's processes and Ray's inherit the mark."""
+        return processes("environ", f"{MARK}={self.kits / name}".encode())
+
+    def start_link(self) -> None:
+        """Starts the SuperLink, and waits until it listens."""
+        self.start(_LINK)
+        wait_for_ports([self._port], self.check, self.kits / _LINK / "output.log")
+
+    def check(self) -> None:
+        """Raises `EngineError` if the SuperLink has ended by itself."""
+        link = self._processes[_LINK]
+        if link.poll() is not None:
+            log = self.kits / _LINK / "output.log"
+            raise EngineError("engine.site-ended", site=_LINK, exit_code=link.returncode, log=log)
+
+    def run_has_ended(self) -> bool:
+        """Returns True once the run of the app has ended, successfully or not."""
+        return self._processes[_RUN].poll() is not None
+
+    def wait_for_end(self) -> None:
+        """Waits a while for the end of the app: Ray's own end leaves less behind than a kill."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._processes[_RUN].wait(_LONGEST_END)

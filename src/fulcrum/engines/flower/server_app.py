@@ -47,6 +47,10 @@ def run_plan(grid: Grid, on_round: Callable[[RoundResult], None] = lambda _: Non
     training_module.check_unit(site.plan.unit)
     rate = training_module.server_rate(site.plan.unit, site.settings.options)
     strategy = FulcrumStrategy(
-        site.folder, classes=training_module.classes(start), learning_rate=rate, on_round=recorder.record_round
+        site.folder,
+        classes=training_module.classes(start),
+        learning_rate=rate,
+        on_round=recorder.record_round,
+        writes_run=False,  # the recorder writes the metrics of the training module
     )
     strategy.start(grid=grid, initial_arrays=as_record(start), evaluate_fn=evaluate)

@@ -19,9 +19,11 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fulcrum.core.masking.masking_messages import request_from_bytes
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import Site, read_site
+from fulcrum.core.training.model_form import ModelForm
 from fulcrum.engines.flower.flower_records import (
     ARRAYS,
     CONFIG,
@@ -34,7 +36,11 @@ from fulcrum.engines.flower.flower_records import (
     parameters_in,
     records_digest,
 )
-from fulcrum.errors import DataError, EngineError, ExchangeError
+from fulcrum.engines.flower.server_side.app_run import AppRun
+from fulcrum.engines.flower.server_side.averaging_arguments import check_averaging
+from fulcrum.engines.flower.server_side.flower_version import check_version
+from fulcrum.engines.flower.server_side.stage_progress import ProgressFile
+from fulcrum.errors import DataError, EngineError, ExchangeError, listing
 from fulcrum.planning.plan import Plan
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.masked_server import MaskedServer, Take
@@ -61,9 +67,12 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         classes: For a softmax head, the length of the last axis of all arrays; see `Coordinator.open`.
         learning_rate: For a plan that protects persons, the server's factor on the mean gradient.
         on_round: Called with the summary of every round.
+        writes_run: True to write run.json in the server's site after every round, with the metrics of `evaluate_fn`.
+        averaging: Arguments of Flower's `FedAvg`, with values that agree with the plan.
 
     Raises:
-        FulcrumError: Site or plan cannot be read, or the plan's sums are not masked.
+        FulcrumError: Site or plan cannot be read, the plan's sums are not masked, the installed Flower has no tested
+            version, or the plan cannot honour an argument of `FedAvg`.
     """
 
     def __init__(
@@ -75,18 +84,24 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         classes: int | None = None,
         learning_rate: float = 1.0,
         on_round: Callable[[RoundSummary], None] = lambda _: None,
+        writes_run: bool = True,
+        **averaging: Any,
     ) -> None:
+        check_version()
+        check_averaging(averaging)
+        self._site: Site | None = None
         if isinstance(site, Plan | VerifiedPlan):
             if state is None:
                 raise DataError("flower.checkpoint-folder-missing")
             self._plan, self._state, wait = verified_plan(site), Path(state), 120.0
         else:
-            server = server_site(site)
+            self._site = server = server_site(site)
             self._plan, wait = server.plan, server.settings.patience
             self._state = server.state if state is None else Path(state)
         self._patience = wait if patience is None else patience
         self._classes, self._rate, self._on_round = classes, learning_rate, on_round
         self._nodes: dict[str, int] = {}
+        self._writes_run = writes_run
 
     @property
     def plan(self) -> VerifiedPlan:
@@ -126,8 +141,9 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         del evaluate_config
         initial = arrays_in(initial_arrays)
         parameters = parameters_in(initial)
-        if fixed := sorted(set(initial) - set(parameters)):
-            _logger.warning("not trained, as they are not real numbers: %s", ", ".join(fixed))
+        notes = _notes(initial, parameters)
+        for note in notes:
+            _logger.warning("%s", note)
         last = self._plan.rounds if num_rounds is None else num_rounds
         if not 1 <= last <= self._plan.rounds:
             raise DataError("flower.rounds-range", rounds=self._plan.rounds, num_rounds=last)
@@ -137,21 +153,28 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         self.summary()
         result = Result()
         record = _in_form(initial, server.model)
+        app_run = None if self._site is None or not self._writes_run else AppRun(self._site, server.history, notes)
         _measure(result, evaluate_fn, server.round_number - 1, record)
         wait = self._patience if timeout is None else timeout
+        progress = ProgressFile(None if self._site is None else self._site.folder, last)
+        if server.round_number <= last:
+            progress.wait(server.round_number, "the server waits for the silos' nodes")
         self._wait_for_nodes(grid, wait)
         while server.round_number <= last:
             number = server.round_number
             records = {ARRAYS: record, CONFIG: ConfigRecord({**(train_config or {}), ROUND: number})}
 
             def carry(requests: Mapping[str, bytes], take: Take) -> None:
+                progress.begin(number, request_from_bytes(next(iter(requests.values()))))  # noqa: B023 this round's alone
                 self._carry(grid, requests, take, records=records, number=number, wait=wait)  # noqa: B023 this round's alone
 
             done = server.run_round(carry, records_digest(records))
             self._on_round(done)
             _logger.info("[ROUND %d/%d] summed %s, withheld %s", number, last, done["summed"], done["withheld"])
             record = _in_form(initial, server.model)
-            _measure(result, evaluate_fn, number, record)
+            metrics = _measure(result, evaluate_fn, number, record)
+            if app_run is not None:
+                app_run.record(done, metrics)
         result.arrays = record
         return result
 
@@ -256,14 +279,21 @@ def _in_form(initial: Mapping[str, np.ndarray[Any, Any]], model: Mapping[str, np
     return as_record({name: trained.get(name, array) for name, array in initial.items()})
 
 
-def _measure(result: Result, evaluate_fn: Any, number: int, record: ArrayRecord) -> None:
-    """Calls the server's `evaluate_fn` on a model, as Flower's own strategies do."""
-    if evaluate_fn is None:
-        return
-    measured = evaluate_fn(number, record)
-    if measured is not None:
-        _logger.info("round %d: %s", number, dict(measured))
-        result.evaluate_metrics_serverapp[number] = measured
+def _measure(result: Result, evaluate_fn: Any, number: int, record: ArrayRecord) -> Mapping[str, Any]:
+    """Calls the server's `evaluate_fn` on a model, as Flower's own strategies do, and returns the metrics."""
+    measured = None if evaluate_fn is None else evaluate_fn(number, record)
+    if measured is None:
+        return {}
+    _logger.info("round %d: %s", number, dict(measured))
+    result.evaluate_metrics_serverapp[number] = measured
+    return dict(measured)
+
+
+def _notes(initial: Mapping[str, Any], parameters: Mapping[str, Any]) -> list[str]:
+    """Returns sentences on arrays of a model that learn little or nothing under a plan, as for a training module."""
+    fixed = tuple(name for name in initial if name not in parameters)
+    notes = [f"Not trained, as they are not real numbers: {listing(fixed)}."] if fixed else []
+    return notes + ModelForm(like=initial).remarks()
 
 
 def request_content(requests: Iterable[bytes]) -> RecordDict:

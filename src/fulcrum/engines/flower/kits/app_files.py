@@ -21,8 +21,14 @@ _FILES = (
 )
 
 
-def app_files(plan: Plan | VerifiedPlan) -> dict[str, str]:
-    """Returns the files of the app, by path in the app's folder; a plan without masked sums raises `PlanError`."""
+def app_files(plan: Plan | VerifiedPlan, *, virtual: bool = False) -> dict[str, str]:
+    """Returns the files of the app, by path in the app's folder; a plan without masked sums raises `PlanError`.
+
+    Args:
+        plan: The plan to run.
+        virtual: True for virtual nodes of a simulation, which train in the node's own process.
+    """
     if not plan.is_masked:
         raise PlanError("flower.plan-not-masked")
-    return {name: kit_text(f"flower/app/{name}.jinja", digest=plan.digest, rounds=plan.rounds) for name in _FILES}
+    values = {"digest": plan.digest, "rounds": plan.rounds, "module": "virtual_app" if virtual else "client_app"}
+    return {name: kit_text(f"flower/app/{name}.jinja", **values) for name in _FILES}

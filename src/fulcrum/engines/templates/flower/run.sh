@@ -1,3 +1,3 @@
 {% include "flower/begin.sh" %}
 {% include "flower/configure.sh" %}
-exec flwr run app fulcrum "$@"
+exec flwr run "${APP:-app}" fulcrum "$@"

@@ -1,6 +1,9 @@
 """Flower's own processes on loopback, with TLS and SuperNodes that are registered: silos and server are killed."""
 
+import json
 import ssl
+import subprocess
+import sys
 import time
 
 import pytest
@@ -14,6 +17,7 @@ import httpx
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+from numpy_app import write_app
 
 from fulcrum.core.silo.site import ledger_name, once_free
 from fulcrum.core.store.ledger_reading import read_ledger
@@ -163,3 +167,24 @@ def test_who_reaches_the_server_asks_what_supernodes_ask_and_submits_no_run(fede
     with pytest.raises(EngineError, match=r"register\.sh failed"):
         sites.run_script("register.sh")
     sites._control = control
+
+
+def test_an_app_of_a_users_runs_by_one_command_that_shows_every_stage(tmp_path):
+    write_app(tmp_path / "own")
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes({"north": {"a": 200, "b": 150}}),
+        rounds=2,
+        epsilon=5.0,
+        purpose="deployment",
+        parameters=8,
+        aggregation="masked",
+    )
+    fulcrum.save_plan(plan, tmp_path / "plan.json")
+    words = ["up", "flower", "plan.json", "--app", "own", "-o", "run", "--format", "json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fulcrum.cli", *words], cwd=tmp_path, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    assert [found["silos"] for found in json.loads(done.stdout)["rounds"]] == [2, 2]
+    assert "2 silos: starting the SuperLink" in done.stderr
+    assert "round 2 of 2, stage 5 of 5: silos unmask the sum" in done.stderr

@@ -12,7 +12,7 @@ caused 6.2 GB of memory. The gate checks three things before reading a byte of a
 - room among the bytes under way, see `bytes_in_flight`.
 
 A SuperNode asks for messages, and after the answer "none" asks again 3 seconds later. The gate therefore holds such a
-question, and asks the SuperLink in the SuperNode's place, several times a second, until a message is there.
+question, and asks the SuperLink in the SuperNode's place, twice a second, until a message is there.
 
     python -m fulcrum.engines.flower.gate --host 0.0.0.0 --port 9092 --superlink 9093 --largest-answer 400000
 """
@@ -90,7 +90,7 @@ _PATIENCE = 20.0
 _SLOWEST = 20_000
 """Bytes in each further second."""
 
-_LONGEST_HOLD, _HOLD_INTERVAL = 8.0, 0.2
+_LONGEST_HOLD, _HOLD_INTERVAL = 8.0, 0.5
 """Seconds for which the gate holds a SuperNode's question for messages, and seconds between questions to the SuperLink.
 
 A SuperNode waits 30 seconds for an answer.

@@ -1,5 +1,3 @@
 {% include "flower/begin.sh" %}
 {% include "flower/configure.sh" %}
-for silo in {{ silos | map("quoted") | join(" ") }}; do
-  flwr supernode register "$silo/node.key.pub" fulcrum
-done
+printf '%s\0' {{ silos | map("quoted") | join(" ") }} | xargs -0 -P 4 -I{} flwr supernode register {}/node.key.pub fulcrum

@@ -244,9 +244,9 @@ class Gate:
         finally:
             if leaving is not None:
                 leaving.cancel()
-        kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_DECODED]
-        kept.append((b"content-length", b"%d" % len(answer.content)))
-        await send({"type": "http.response.start", "status": answer.status_code, "headers": kept})
+        answer_headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_DECODED]
+        answer_headers.append((b"content-length", b"%d" % len(answer.content)))
+        await send({"type": "http.response.start", "status": answer.status_code, "headers": answer_headers})
         await send({"type": "http.response.body", "body": answer.content})
 
 

@@ -13,10 +13,11 @@ from fulcrum.engines.kit_templates import kit_text
 from fulcrum.errors import PlanError
 from fulcrum.planning.plan import Plan
 
+_CLIENT = "fulcrum_app/client_app.py"
 _FILES = (
     "pyproject.toml",
     "fulcrum_app/__init__.py",
-    "fulcrum_app/client_app.py",
+    _CLIENT,
     "fulcrum_app/server_app.py",
 )
 
@@ -30,5 +31,7 @@ def app_files(plan: Plan | VerifiedPlan, *, virtual: bool = False) -> dict[str, 
     """
     if not plan.is_masked:
         raise PlanError("flower.plan-not-masked")
-    values = {"digest": plan.digest, "rounds": plan.rounds, "module": "virtual_app" if virtual else "client_app"}
-    return {name: kit_text(f"flower/app/{name}.jinja", **values) for name in _FILES}
+    files = {name: kit_text(f"flower/app/{name}.jinja", digest=plan.digest, rounds=plan.rounds) for name in _FILES}
+    if virtual:
+        files[_CLIENT] = files[_CLIENT].replace("flower.client_app import", "flower.virtual_app import")
+    return files

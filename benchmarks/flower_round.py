@@ -108,7 +108,10 @@ def plain(folder: Path) -> list[tuple[float, float]]:
         strategy.start(grid=grid, initial_arrays=arrays, num_rounds=PLAIN_ROUNDS, evaluate_fn=ended)
 
     os.environ["FULCRUM_SITES"] = str(folder)
-    run_simulation(server, client, num_supernodes=len(profile("severe")))
+    resources = {"num_cpus": 1, "num_gpus": 0.0}  # as for masked rounds
+    run_simulation(
+        server, client, num_supernodes=len(profile("severe")), backend_config={"client_resources": resources}
+    )
     ray.shutdown()
     return moments
 

@@ -72,6 +72,12 @@ app.command(
     help_epilogue=_example("export plan.json --to csv"),
 )
 app.command(
+    "fulcrum.cli.plan_commands.read_settings:read_settings",
+    name="read-settings",
+    help="Tell the promise of present settings: unit, sensitivity, composition, and epsilon for each observer.",
+    help_epilogue=_example("read-settings my_flower_app --rounds 10"),
+)
+app.command(
     "fulcrum.cli.plan_commands.compare:compare_command",
     name="compare",
     help="Compare every allocation at the same target, and train all of them with --train.",

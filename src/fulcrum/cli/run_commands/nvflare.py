@@ -58,7 +58,9 @@ def deploy_nvflare(
         summary = FLARE.write_kits(deployment, output, issuer_key=key)
     technical = deployment.engine_names
     rows = [
-        {"site": technical[name], "role": role, "name": name, "kit": str(output / technical[name])}
+        {"site": technical[name], "role": role}
+        | ({"name": name} if any(plain != site for plain, site in technical.items()) else {})
+        | {"kit": str(output / technical[name])}
         for name, role in deployment.sites.items()
     ]
     if sites is not None and sites.train != BUILT_IN:

@@ -1,0 +1,199 @@
+"""Reads settings of differential privacy from other tools: a Flower app, a job of NVIDIA FLARE, an Opacus script.
+
+>>> source = "mod = LocalDpMod(clipping_norm=1.0, sensitivity=1.0, epsilon=8.0, delta=1e-5)"
+>>> [(entry.mechanism, entry.values["epsilon"]) for entry in settings_in_python(source, "client_app.py")]
+[('LocalDpMod', 8.0)]
+
+Python is parsed and never imported or run. A value that is no number in the text is unknown, and is named.
+"""
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fulcrum.errors import DataError
+
+_MOST_BYTES = 1 << 20
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "LocalDpMod": ("clipping_norm", "sensitivity", "epsilon", "delta"),
+    "DifferentialPrivacyServerSideFixedClipping": (
+        "strategy",
+        "noise_multiplier",
+        "clipping_norm",
+        "num_sampled_clients",
+    ),
+    "DifferentialPrivacyClientSideFixedClipping": (
+        "strategy",
+        "noise_multiplier",
+        "clipping_norm",
+        "num_sampled_clients",
+    ),
+    "DifferentialPrivacyServerSideAdaptiveClipping": ("strategy", "noise_multiplier", "num_sampled_clients"),
+    "DifferentialPrivacyClientSideAdaptiveClipping": ("strategy", "noise_multiplier", "num_sampled_clients"),
+    "make_private": (),
+    "make_private_with_epsilon": (),
+}
+"""The calls that set differential privacy, with their arguments by position."""
+
+_WANTED = {
+    "LocalDpMod": ("clipping_norm", "sensitivity", "epsilon", "delta"),
+    "make_private": ("noise_multiplier", "max_grad_norm"),
+    "make_private_with_epsilon": ("target_epsilon", "target_delta", "epochs", "max_grad_norm"),
+}
+_WANTED_OF_STRATEGIES = ("noise_multiplier", "clipping_norm", "num_sampled_clients")
+_FILTERS = {"SVTPrivacy": {"fraction": 0.1, "epsilon": 0.1, "noise_var": 0.1, "gamma": 1e-5}}
+_NOISELESS = ("PercentilePrivacy", "ExcludeVars", "DXOBlocker", "StatisticsPrivacyFilter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundSetting:
+    """A mechanism of differential privacy in the files of another tool.
+
+    Attributes:
+        mechanism: The name of the mechanism in the tool.
+        place: The file and line.
+        values: The numbers by name.
+        unknown: The names of values that the text does not state as numbers.
+    """
+
+    mechanism: str
+    place: str
+    values: dict[str, float] = field(default_factory=dict)
+    unknown: tuple[str, ...] = ()
+
+
+def find_settings(source: Path) -> list[FoundSetting]:
+    """Returns the settings in a Python file, a JSON file, or all such files of a folder.
+
+    Raises:
+        DataError: The source does not exist, cannot be parsed, or holds no setting that is known here.
+    """
+    if not source.exists():
+        raise DataError("promise.source-missing", source=source)
+    files = sorted(source.rglob("*")) if source.is_dir() else [source]
+    entries = [entry for path in files if path.is_file() and not path.is_symlink() for entry in _in_file(path, source)]
+    if not entries:
+        raise DataError("promise.settings-missing", source=source)
+    return entries
+
+
+def rounds_in(source: Path) -> int | None:
+    """Returns the number of rounds that a Flower app's pyproject.toml or a job of NVIDIA FLARE states; None if none."""
+    import tomllib
+
+    stated: set[int] = set()
+    for path in sorted(source.rglob("*")) if source.is_dir() else []:
+        if path.name == "pyproject.toml":
+            try:
+                config = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+                stated.add(config["num-server-rounds"])
+            except (KeyError, TypeError, ValueError, OSError):
+                continue
+        elif path.suffix == ".json" and (content := _json(path)) is not None:
+            stated |= {entry["num_rounds"] for entry in _objects(content) if isinstance(entry.get("num_rounds"), int)}
+    (number,) = stated if len(stated) == 1 else (None,)
+    return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
+
+
+def settings_in_python(text: str, place: str) -> list[FoundSetting]:
+    """Returns the settings in Python source, parsed and never run.
+
+    Raises:
+        DataError: The text is no Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise DataError("promise.source-syntax", source=place, reason=type(error).__name__) from None
+    constants = _constants(tree)
+    entries = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and (name := _called(node)) in _ARGUMENTS:
+            positions = zip(_ARGUMENTS[name], node.args, strict=False)
+            given = dict(positions) | {word.arg: word.value for word in node.keywords if word.arg is not None}
+            numbers = {word: _number(value, constants) for word, value in given.items()}
+            values = {word: number for word, number in numbers.items() if number is not None}
+            wanted = _WANTED.get(name, _WANTED_OF_STRATEGIES)
+            unknown = tuple(word for word in wanted if word not in values)
+            entries.append(
+                FoundSetting(mechanism=name, place=f"{place} line {node.lineno}", values=values, unknown=unknown)
+            )
+    return entries
+
+
+def settings_in_job(content: Any, place: str) -> list[FoundSetting]:
+    """Returns the privacy filters in the configuration of a job of NVIDIA FLARE."""
+    entries = []
+    for entry in _objects(content):
+        name = str(entry.get("path") or entry.get("name") or entry.get("class_path") or "").rpartition(".")[2]
+        stated = entry.get("args")
+        arguments: dict[str, Any] = stated if isinstance(stated, dict) else {}
+        if name in _FILTERS:
+            numbers = {word: arguments.get(word, usual) for word, usual in _FILTERS[name].items()}
+            values = {word: float(value) for word, value in numbers.items() if _is_number(value)}
+            unknown = tuple(word for word in numbers if word not in values)
+            entries.append(FoundSetting(mechanism=name, place=place, values=values, unknown=unknown))
+        elif name in _NOISELESS or ("Privacy" in name and name):
+            known = {word: float(value) for word, value in arguments.items() if _is_number(value)}
+            entries.append(FoundSetting(mechanism=name, place=place, values=known))
+    return entries
+
+
+def _in_file(path: Path, source: Path) -> list[FoundSetting]:
+    place = path.relative_to(source).as_posix() if source.is_dir() else path.name
+    if path.suffix == ".py" and path.stat().st_size <= _MOST_BYTES:
+        return settings_in_python(path.read_text(encoding="utf-8", errors="replace"), place)
+    if path.suffix == ".json" and (content := _json(path)) is not None:
+        return settings_in_job(content, place)
+    return []
+
+
+def _json(path: Path) -> Any:
+    """Returns the content of a JSON file of moderate size; None for any other file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= _MOST_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _objects(content: Any) -> Iterator[dict[str, Any]]:
+    """Yields every object of a JSON content, without recursion."""
+    left = [content]
+    while left:
+        entry = left.pop(0)
+        if isinstance(entry, dict):
+            yield entry
+            left += entry.values()
+        elif isinstance(entry, list):
+            left += entry
+
+
+def _constants(tree: ast.Module) -> dict[str, float]:
+    """Returns the numbers that a module assigns once to a name at its top; a name with two values is unknown."""
+    numbers: dict[str, float] = {}
+    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], _number(statement.value, {})
+            if isinstance(target, ast.Name) and value is not None and names.count(target.id) == 1:
+                numbers[target.id] = value
+    return numbers
+
+
+def _called(node: ast.Call) -> str:
+    function = node.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _number(node: ast.AST, constants: dict[str, float]) -> float | None:
+    """Returns a number in the text, or a name of a number; None for any other expression."""
+    if isinstance(node, ast.Constant) and _is_number(node.value):
+        return float(node.value)  # type: ignore[arg-type]
+    return constants.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -223,6 +223,19 @@ follow.command(
 app.command(follow)
 
 
+app.register_install_completion_command(help="Install completion of commands and options for this shell.")
+
+
+def _as_help(arguments: Sequence[str]) -> list[str]:
+    """Returns the words of `help COMMAND` as `COMMAND --help`, and other words unchanged.
+
+    >>> _as_help(["help", "deploy", "nvflare"]), _as_help(["help"]), _as_help(["plan", "help"])
+    (['deploy', 'nvflare', '--help'], ['--help'], ['plan', 'help'])
+    """
+    words = list(arguments)
+    return [*words[1:], "--help"] if words[:1] == ["help"] else words
+
+
 def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] = app) -> int:
     """Runs a command line and returns its exit code; a mistake of the user is one line on stderr and exit code 2.
 
@@ -232,7 +245,9 @@ def run(arguments: Sequence[str] | None = None, application: Callable[..., Any] 
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show ε shows ? instead of a traceback
             stream.reconfigure(errors="replace")
     try:
-        code = application(arguments, exit_on_error=False, print_error=False)
+        code = application(
+            _as_help(sys.argv[1:] if arguments is None else arguments), exit_on_error=False, print_error=False
+        )
         sys.stdout.flush()
     except FulcrumError as error:
         mistake = error

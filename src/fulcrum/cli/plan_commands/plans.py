@@ -134,11 +134,16 @@ def diff(before: PlanArgument, after: PlanArgument, *, style: FormatOption = "ta
 
 
 def _printable_value(what: str, value: object) -> object:
-    """Returns the value of a cell: an epsilon rounded up, a digest cut to 12 characters, any other value unchanged."""
+    """Returns the value of a cell: an epsilon rounded up, a digest cut to 12 characters, other numbers at six digits.
+
+    With the four digits of other tables, both sides of a small difference look alike.
+    """
     if what == "digest" and isinstance(value, str):
         return value[:12]
     is_epsilon = what.startswith(("epsilon", "other_neighbours", "two_silos", "whole_silo"))
-    return epsilon_text(value) if is_epsilon and isinstance(value, float) else value
+    if isinstance(value, float):
+        return epsilon_text(value) if is_epsilon else f"{value:.6g}"
+    return value
 
 
 def export(

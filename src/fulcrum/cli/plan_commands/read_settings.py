@@ -52,8 +52,8 @@ def read_settings(
         if clip is not None or multiplier is not None:
             raise ParameterError("promise.numbers-beside-source")
         rounds = rounds if rounds is not None else rounds_in(source)
-        known = Circumstances(rounds=rounds, delta=delta, federation=topology, rate=rate, steps=steps)
-        readings = [read_promise(setting, known) for setting in find_settings(source)]
+        circumstances = Circumstances(rounds=rounds, delta=delta, federation=topology, rate=rate, steps=steps)
+        readings = [read_promise(setting, circumstances) for setting in find_settings(source)]
     data = {"readings": [asdict(reading) for reading in readings]}
     rows: list[dict[str, Any]] = [
         {"place": reading.place, "mechanism": reading.mechanism, "delta": reading.delta} | asdict(entry)

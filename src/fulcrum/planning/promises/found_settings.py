@@ -111,10 +111,10 @@ def settings_in_python(text: str, place: str) -> list[FoundSetting]:
     constants = _constants(tree)
     entries = []
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (name := _called(node)) in _ARGUMENTS:
+        if isinstance(node, ast.Call) and (name := _name_of_call(node)) in _ARGUMENTS:
             positions = zip(_ARGUMENTS[name], node.args, strict=False)
-            given = dict(positions) | {word.arg: word.value for word in node.keywords if word.arg is not None}
-            numbers = {word: _number(value, constants) for word, value in given.items()}
+            arguments = dict(positions) | {word.arg: word.value for word in node.keywords if word.arg is not None}
+            numbers = {word: _number(value, constants) for word, value in arguments.items()}
             values = {word: number for word, number in numbers.items() if number is not None}
             wanted = _WANTED.get(name, _WANTED_OF_STRATEGIES)
             unknown = tuple(word for word in wanted if word not in values)
@@ -137,8 +137,8 @@ def settings_in_job(content: Any, place: str) -> list[FoundSetting]:
             unknown = tuple(word for word in numbers if word not in values)
             entries.append(FoundSetting(mechanism=name, place=place, values=values, unknown=unknown))
         elif name in _NOISELESS or ("Privacy" in name and name):
-            known = {word: float(value) for word, value in arguments.items() if _is_number(value)}
-            entries.append(FoundSetting(mechanism=name, place=place, values=known))
+            numbers = {word: float(value) for word, value in arguments.items() if _is_number(value)}
+            entries.append(FoundSetting(mechanism=name, place=place, values=numbers))
     return entries
 
 
@@ -183,7 +183,7 @@ def _constants(tree: ast.Module) -> dict[str, float]:
     return numbers
 
 
-def _called(node: ast.Call) -> str:
+def _name_of_call(node: ast.Call) -> str:
     function = node.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 

@@ -320,11 +320,15 @@ def _widths(columns: Sequence[Column], headings: Sequence[Text], cells: Sequence
     widths = [
         max([wide, *map(cell_len, heading.plain.split("\n"))]) for heading, wide in zip(headings, widest, strict=True)
     ]
+    longest = [
+        max((cell_len(part) for row in cells for part in row[index].plain.split()), default=0)
+        for index in range(len(columns))
+    ]
     room = _screen_width() - _GAP * len(columns) + 1
-    for shortest in _NAME_WIDTHS:
+    for shortest in (math.inf, *_NAME_WIDTHS):  # lines break between words first, and inside a long name at last
         least = [
-            max(word, wide if column.figures else min(wide, shortest))
-            for column, word, wide in zip(columns, words, widest, strict=True)
+            max(word, wide if column.figures else int(min(wide, part if shortest == math.inf else shortest)))
+            for column, word, wide, part in zip(columns, words, widest, longest, strict=True)
         ]
         while sum(widths) > room and (wider := [k for k, width in enumerate(widths) if width > least[k]]):
             widths[max(wider, key=lambda k: widths[k])] -= 1

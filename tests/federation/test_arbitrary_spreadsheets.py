@@ -50,7 +50,7 @@ def test_records_are_read_as_they_were_meant_or_refused(sizes, thousands, decima
     data = table(["Hospital", "Patients", "Region"], rows, separator, end, encoding)
     found, refused = outcome(data, "a.csv")
     if found is None:
-        assert refused.startswith("a.csv line")
+        assert refused.startswith(("a.csv line", "a.csv has"))
         assert thousands or decimals  # plain digits are read
     else:
         assert found.federation.sizes.tolist() == sizes

@@ -11,7 +11,7 @@ from sources import CSV, refusal, written
 from fulcrum.errors import MissingExtraError
 from fulcrum.readers.profiles import PROFILES
 
-KNOWN = ".toml, .csv, .tsv, .txt, .parquet, .yml, .yaml"
+KNOWN = ".toml, .csv, .tsv, .txt, .xlsx, .xlsm, .xlsb, .xls, .ods, .parquet, .yml, .yaml"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
@@ -36,9 +36,6 @@ def test_a_directory_is_refused(tmp_path):
     ("name", "remedy"),
     [
         ("silos.json", "Save it as CSV"),
-        ("silos.xlsx", "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"),
-        ("silos.XLS", "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"),
-        ("silos.ods", "In LibreOffice: File, Save As, 'Text CSV'; then give that .csv file"),
         ("silos.numbers", "In Numbers: File, Export To, CSV; then give that .csv file"),
     ],
 )

@@ -98,11 +98,13 @@ WRONG_CSV = [
     ),
     (
         "silo;region;weight\na;r;850\nb;r;2.631\n",
-        "a.csv line 3: weight=2.631 can be 2631 or 2.631. Write the intended number without a separator of thousands",
+        "a.csv line 3: weight=2.631 can be 2631 or 2.631. Write the intended number without a separator of thousands, "
+        "or give --thousands dot or --thousands comma",
     ),
     (
         "silo;region;epsilon\na;r;0,5\nb;r;1.125\n",
-        "a.csv line 3: epsilon=1.125 can be 1125 or 1.125. Write the intended number without a separator of thousands",
+        "a.csv line 3: epsilon=1.125 can be 1125 or 1.125. Write the intended number without a separator of thousands, "
+        "or give --thousands dot or --thousands comma",
     ),
     (
         "silo;region;epsilon\na;r;0,5\nb;r;1.25\n",
@@ -150,12 +152,14 @@ WRONG_CSV = [
         ("a.csv line 2: records='many' is not a number. Write the number in plain digits, such as 1200"),
     ),
     (
-        f'{HEAD}\na,"1,200",r\n',
-        "a.csv line 2: records=1,200 can be 1200 or 1.200. Write the intended number without a separator of thousands",
+        f'{HEAD}\na,"1,000",r\n',
+        "a.csv line 2: records=1,000 can be 1000 or 1.000. Write the intended number without a separator of thousands, "
+        "or give --thousands dot or --thousands comma",
     ),
     (
-        f"{HEAD}\na,850,r\nb,2.631,r\n",
-        "a.csv line 3: records=2.631 can be 2631 or 2.631. Write the intended number without a separator of thousands",
+        f'{HEAD}\na,"1,850",r\nb,2.631,r\n',
+        "a.csv line 2: records=1,850 can be 1850 or 1.850. Write the intended number without a separator of thousands, "
+        "or give --thousands dot or --thousands comma",
     ),
     (
         f"{HEAD}\na,850,r\nb,80.5,r\n",

@@ -19,7 +19,6 @@ SEMICOLONS = "cells are separated by semicolons"
 TABS = "cells are separated by tabs"
 SAVE = "Save it as UTF-8 (in Excel: 'CSV UTF-8'; in LibreOffice: Text CSV, character set Unicode (UTF-8))"
 EXPORT = "In Excel: File, Save As, 'CSV UTF-8 (Comma delimited)'; then give that .csv file"
-TWO_WAYS = "Write the intended number without a separator of thousands"
 
 
 def columns_as(**columns):
@@ -32,6 +31,25 @@ READ = {
         [("St Mary's", 2631, "London"), ("Addenbrooke's", 850, "East"), ("Royal Free", 1200, "London")],
         {},
         [columns_as(silo="Hospital", records="Patients", region="Region")],
+    ),
+    "excel-en-thousands.csv": (
+        [("St Mary's", 2631, "London"), ("Royal Free", 850, "London")],
+        {},
+        [
+            columns_as(silo="Hospital", records="Patients", region="Region"),
+            "records: commas separate thousands, as in 2,631, as records are whole numbers. If not: --thousands dot",
+        ],
+    ),
+    "excel-de-tausenderpunkt.csv": (
+        [("Köln", 850, "NRW"), ("Charité", 2631, "Berlin")],
+        {},
+        [
+            "line 1 is not UTF-8 and was read as Windows-1252: 'Klinik;Fälle;Bundesland'. If a letter is wrong, save "
+            "the file as UTF-8",
+            SEMICOLONS,
+            columns_as(silo="Klinik", records="Fälle", region="Bundesland"),
+            "records: dots separate thousands, as in 2.631, as records are whole numbers. If not: --thousands comma",
+        ],
     ),
     "excel-en-millions.csv": (
         [("north-1", 2631, "north"), ("south-1", 1250000, "south")],
@@ -265,8 +283,6 @@ READ = {
 
 # By file what its refusal says after the file's name.
 REFUSED = {
-    "excel-en-thousands.csv": f" line 2: records=2,631 can be 2631 or 2.631. {TWO_WAYS}",
-    "excel-de-tausenderpunkt.csv": f" line 3: records=2.631 can be 2631 or 2.631. {TWO_WAYS}",
     "excel-en-two-candidates.csv": (
         " line 1: the columns 'Hospital' and 'Site' can both be 'silo'. Choose one: --column silo=Hospital"
     ),
@@ -275,7 +291,7 @@ REFUSED = {
     ),
     "excel-en-workbook-renamed.csv": f" holds a workbook, not text. {EXPORT}",
     "excel-en-workbook.xlsx": (
-        ": files that end in '.xlsx' cannot be read. Known: .toml, .csv, .tsv, .txt, .parquet, .yml, .yaml. " + EXPORT
+        " is no workbook that can be opened, or is protected by a password. Open it, and save it as .xlsx or as CSV"
     ),
     "excel-de-msdos.csv": f" line 1 is neither UTF-8 nor Windows-1252. {SAVE}",
     "excel-fr-macintosh.csv": f" line 1 is neither UTF-8 nor Windows-1252. {SAVE}",
@@ -289,7 +305,9 @@ REFUSED = {
         "--column ignore=Observaciones"
     ),
     "excel-de-zwischensumme.csv": (
-        " line 4: 'Summe West' has no region and looks like the sum of other lines. Remove the line"
+        " has 2 mistakes: (1) excel-de-zwischensumme.csv line 4: 'Summe West' has no region and looks like the sum of "
+        "other lines. Remove the line. (2) excel-de-zwischensumme.csv line 6: 'Summe Ost' has no region and looks like "
+        "the sum of other lines. Remove the line."
     ),
     "excel-de-ergebnis-je-region.csv": (
         ": silo 'West Ergebnis' has as many records as the silos above together. Remove the line if the line is a "

@@ -14,7 +14,7 @@ would otherwise drop the preferences of all silos without a word.
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.core.topology import SILO, Tier, Topology
-from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
+from fulcrum.errors import FederationError, MissingExtraError, check_known, listing, suggestion
 from fulcrum.readers.profiles import PROFILES, profile
 from fulcrum.readers.sheets import sheet_federation
 from fulcrum.readers.silo_table import NUMBER_COLUMNS, Numbers, Silos, checked_header, label_columns
@@ -31,10 +31,12 @@ from fulcrum.readers.spreadsheets.column_names import IGNORE, Columns, Meaning, 
 from fulcrum.readers.spreadsheets.near_names import MOST_NAMES, remarks_on
 from fulcrum.readers.spreadsheets.sheet_text import WORKBOOKS, how_to_export, not_utf8
 from fulcrum.readers.spreadsheets.total_rows import called_total, silent_sums, summed_silo
+from fulcrum.readers.spreadsheets.workbooks import READABLE, workbook_text
+from fulcrum.readers.spreadsheets.written_numbers import THOUSANDS, Thousands
 from fulcrum.readers.tree_files import nvflare_federation, toml_federation
 
 _TABLES = (".csv", ".tsv", ".txt")
-_KINDS = (".toml", *_TABLES, ".parquet", ".yml", ".yaml")
+_KINDS = (".toml", *_TABLES, *READABLE, ".parquet", ".yml", ".yaml")
 _BATCH = 1 << 18
 
 
@@ -52,14 +54,19 @@ class FederationReading:
     notes: tuple[str, ...] = ()
 
 
-def read_federation(source: Any, *, columns: Columns | None = None) -> Topology:
+def read_federation(
+    source: Any, *, columns: Columns | None = None, thousands: Thousands | None = None, name: str | None = None
+) -> Topology:
     """Returns the federation that `source` describes; `reading_of` adds notes on how `source` was read.
 
     Args:
-        source: A name of `PROFILES`; the path of a .toml, .csv, .tsv, .txt, .parquet, .yml or .yaml file; a data frame
-            that narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a federation, returned
-            unchanged. A built-in name wins over a file of the same name; write ./severe for the file.
+        source: A name of `PROFILES`; the path of a .toml, .csv, .tsv, .txt, .xlsx, .ods, .parquet, .yml or .yaml file;
+            a data frame that narwhals accepts, eager or lazy (pandas, Polars, DuckDB, PyArrow, PySpark); or a
+            federation, returned unchanged. A built-in name wins over a file of the same name; write ./severe for the
+            file.
         columns: By meaning the name of a column in the table: {"silo": "hospital", "ignore": ["phone", "remarks"]}.
+        thousands: The sign between thousands in a text table, "dot" or "comma"; by default the column decides.
+        name: The name of the federation in place of the file's.
 
     Raises:
         FederationError: The description is wrong or cannot be read.
@@ -67,23 +74,38 @@ def read_federation(source: Any, *, columns: Columns | None = None) -> Topology:
 
     The formats are described in docs/federation-files.md.
     """
-    return reading_of(source, columns=columns).federation
+    return reading_of(source, columns=columns, thousands=thousands, name=name).federation
 
 
-def reading_of(source: Any, *, columns: Columns | None = None) -> FederationReading:
+def reading_of(
+    source: Any, *, columns: Columns | None = None, thousands: Thousands | None = None, name: str | None = None
+) -> FederationReading:
     """Returns the federation that `source` describes, with notes; the arguments are those of `read_federation`."""
+    if thousands is not None:
+        check_known("thousands", thousands, THOUSANDS)
+    reading = _reading_of(source, columns, thousands)
+    if name is None:
+        return reading
+    if not name.strip() or not name.isprintable():
+        raise FederationError("federation.name-invalid", name=name)
+    return replace(reading, federation=replace(reading.federation, name=name.strip()))
+
+
+def _reading_of(source: Any, columns: Columns | None, thousands: Thousands | None) -> FederationReading:
     if isinstance(source, str) and source in PROFILES:
         source = profile(source)
     if isinstance(source, Topology):
         _refuse_columns(columns, source.name)
         return FederationReading(federation=source)
     if isinstance(source, str | Path):
-        return _read_file(Path(source), str(source), columns)
+        return _read_file(Path(source), str(source), columns, thousands)
     return _read_frame(source, columns)
 
 
-def reading_of_bytes(data: bytes, file: str, *, columns: Columns | None = None) -> FederationReading:
-    r"""Returns the federation of a table or TOML file from bytes; the suffix of `file` decides between both kinds.
+def reading_of_bytes(
+    data: bytes, file: str, *, columns: Columns | None = None, thousands: Thousands | None = None
+) -> FederationReading:
+    r"""Returns the federation of a table, workbook or TOML file from bytes; the suffix of `file` decides.
 
     >>> reading = reading_of_bytes(b"hospital;region\nlille;north\nlyon;south", "sites.csv")
     >>> reading.federation.silo_names.tolist()
@@ -92,21 +114,22 @@ def reading_of_bytes(data: bytes, file: str, *, columns: Columns | None = None) 
     ('cells are separated by semicolons', "columns are read as: silo from 'hospital'")
 
     Raises:
-        FederationError: The description is wrong, or the name does not end in .csv, .tsv, .txt or .toml.
+        FederationError: The description is wrong, or the name ends in another suffix than those of tables, workbooks
+            and TOML.
     """
     path = Path(file)
-    if path.suffix.lower() in _TABLES or path.suffix.lower() == ".toml":
-        return _parse_file(data, path, file, columns)
+    if path.suffix.lower() in (*_TABLES, *READABLE, ".toml"):
+        return _parse_file(data, path, file, columns, thousands)
     raise FederationError("federation.suffix-not-text", file=file, advice=_export(path))
 
 
-def _read_file(path: Path, source: str, columns: Columns | None) -> FederationReading:
+def _read_file(path: Path, source: str, columns: Columns | None, thousands: Thousands | None) -> FederationReading:
     file = path.name if path.name.isprintable() else repr(path.name)
     try:
         _check_kind(path, source, file)
         if path.suffix.lower() == ".parquet":
             return _read_parquet(path, file, columns)
-        return _parse_file(path.read_bytes(), path, file, columns)
+        return _parse_file(path.read_bytes(), path, file, columns, thousands)
     except OSError as error:
         raise FederationError("file.unreadable", file=file, reason=error.strerror or str(error)) from None
 
@@ -129,10 +152,16 @@ def _export(path: Path) -> str:
     return how_to_export(path.suffix.lower()) if path.suffix.lower() in WORKBOOKS else "Save it as CSV"
 
 
-def _parse_file(data: bytes, path: Path, file: str, columns: Columns | None) -> FederationReading:
-    """Returns the reading of a text file with a known suffix."""
-    if path.suffix.lower() in _TABLES:
-        federation, notes = sheet_federation(data, file, _stem(path), columns)
+def _parse_file(
+    data: bytes, path: Path, file: str, columns: Columns | None, thousands: Thousands | None
+) -> FederationReading:
+    """Returns the reading of a text file or workbook with a known suffix."""
+    chosen: list[str] = []
+    if path.suffix.lower() in READABLE:
+        data, chosen = workbook_text(data, file)
+    if path.suffix.lower() in (*_TABLES, *READABLE):
+        federation, notes = sheet_federation(data, file, _stem(path), columns, thousands=thousands)
+        notes = [*chosen, *notes]
         return _reading(federation, file, notes, columns)
     _refuse_columns(columns, file)
     try:

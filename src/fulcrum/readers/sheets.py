@@ -15,7 +15,7 @@ line 4 is left out: 'Summe' has 2050 records, the sum of the lines above
 import re
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -36,12 +36,21 @@ from fulcrum.readers.spreadsheets.column_names import (
 )
 from fulcrum.readers.spreadsheets.sheet_text import HARD_SPACES, SheetText, sheet_text
 from fulcrum.readers.spreadsheets.total_rows import called_total, is_total
-from fulcrum.readers.spreadsheets.written_numbers import WrittenColumn, is_plain, settle_column
+from fulcrum.readers.spreadsheets.written_numbers import Thousands, WrittenColumn, is_plain, settle_column
 
 BATCH = 1 << 14
 """Rows held as text at a time. With many more rows, Python's search for garbage takes most of the time."""
 
+MOST_MISTAKES = 10
+"""The most mistakes of a table that an error names."""
+
+_READ_AGAIN_UP_TO = 4_000_000  # bytes: a larger table is read again for no further mistake
+_LINE = re.compile(r" line (\d+)\b")
+# Mistakes that appear because a wrong line was left out: a sum that no longer adds up.
+_OF_OTHER_LINES = ("sheet.total-wrong", "sheet.silo-is-sum", "sheet.signs-conflict", "sheet.decimals-mixed")
+_OF_ALL_LINES = ("table.cells-number", "sheet.number-ambiguous")  # one remedy for the whole table
 _MAY_END_EARLY = (None, "", "epsilon", "group")  # old Excel leaves empty cells at the end of a line out
+_COMPARED_ROWS = 10_000  # rows in which columns are compared, to find the column that refines the others
 _LOOKED_AT = 12  # lines in which a header is looked for, to name its line in a message
 _FORMULA_ERROR = re.compile(r"#[^\W\d_¡][\w/]*[!?]|#¡\w+!|#DIV/0!|#N/A|#NV")
 _A_FEW = 3  # silos; fewer can have 1 and 2 records by chance
@@ -75,18 +84,64 @@ class _Header:
         return [name for name in self.names if name]
 
 
-def sheet_federation(data: bytes, file: str, name: str, columns: Columns | None = None) -> tuple[Federation, list[str]]:
+def sheet_federation(
+    data: bytes, file: str, name: str, columns: Columns | None = None, *, thousands: Thousands | None = None
+) -> tuple[Federation, list[str]]:
     """Returns the federation of a table as spreadsheets export it, and notes on how the table was read.
 
+    Args:
+        data: The bytes of the file.
+        file: The name of the file, for messages.
+        name: The name of the federation.
+        columns: By meaning the name of a column.
+        thousands: The sign between thousands, if declared.
+
     Raises:
-        FederationError: The table is wrong, or has two possible meanings.
+        FederationError: The table is wrong, or has two possible meanings. The error names up to `MOST_MISTAKES`
+            mistakes, each in its line.
     """
     text = sheet_text(data, file)
     header = _header(text, columns)
     try:
+        return _read_rows(text, header, name, thousands)
+    except FederationError as error:
+        raise _all_mistakes(error, text, header, thousands) from None
+
+
+def _read_rows(
+    text: SheetText, header: _Header, name: str, thousands: Thousands | None
+) -> tuple[Federation, list[str]]:
+    try:
         return _federation(text, header, name, {})
     except _NotPlainError:
-        return _federation(text, header, name, _settle_numbers(text, header))
+        return _federation(text, header, name, _settle_numbers(text, header, thousands))
+
+
+def _all_mistakes(
+    first: FederationError, text: SheetText, header: _Header, thousands: Thousands | None
+) -> FederationError:
+    """Returns the error on a table with the mistakes of all lines: the table is read again without the wrong lines."""
+    mistakes, skipped = [first], set(text.skipped)
+    if first.code in _OF_ALL_LINES:
+        return first
+    while len(mistakes) < MOST_MISTAKES and len(text.data) <= _READ_AGAIN_UP_TO:
+        line = _line_of(mistakes[-1], text)
+        if line <= header.line:
+            break
+        skipped.add(line)
+        try:
+            _read_rows(replace(text, skipped=frozenset(skipped)), header, "federation", thousands)
+        except FederationError as error:
+            if error.code in (*_OF_OTHER_LINES, *_OF_ALL_LINES) or _line_of(error, text) in (0, *skipped):
+                break
+            mistakes.append(error)
+        else:
+            break
+    if len(mistakes) == 1:
+        return first
+    listed = " ".join(f"({number}) {mistake}." for number, mistake in enumerate(mistakes, start=1))
+    more = "at least " if len(mistakes) == MOST_MISTAKES else ""
+    return FederationError("sheet.several-mistakes", file=text.file, more=more, count=len(mistakes), listed=listed)
 
 
 def _header(text: SheetText, columns: Columns | None) -> _Header:
@@ -97,7 +152,7 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
     if all(name.strip()[:1] == "'" == name.strip()[-1:] for name in first):
         raise FederationError("sheet.apostrophes", place=where)
     headings = [plain_cell(name.strip()) for name in first]
-    meaning = meaning_of(headings, where, columns)
+    meaning = meaning_of(headings, where, columns, finest=lambda places: _finest(text, places))
     names = list(meaning.names)
     is_free = names[0] not in (None, *KNOWN_COLUMNS, "region", *meaning.declared)
     if SILO in names and is_free and numbers_rows(headings[0]):
@@ -110,6 +165,21 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
             _refuse_title(text, line, columns)
         raise
     return header
+
+
+def _finest(text: SheetText, places: Sequence[int]) -> int | None:
+    """Returns the column that refines the others: equal cells there have equal cells in every other column."""
+    rows = [row for _, row in islice(text.rows(), 1, _COMPARED_ROWS) if len(row) > max(places)]
+    cells = {place: [row[place].strip() for row in rows if row[place].strip()] for place in places}
+    for place in places:
+        others = [other for other in places if other != place]
+        pairs = {
+            other: {(row[place].strip(), row[other].strip()) for row in rows if row[place].strip()} for other in others
+        }
+        count = len(set(cells[place]))
+        if all(len(pairs[other]) == count > len(set(cells[other])) for other in others):
+            return place
+    return None
 
 
 def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
@@ -136,7 +206,13 @@ def _fit_row(row: list[str], line: int, text: SheetText, header: _Header) -> lis
     raise FederationError("table.cells-number", file=text.file, line=line, cells=len(row), columns=width, advice=advice)
 
 
-def _settle_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn]:
+def _line_of(error: FederationError, text: SheetText) -> int:
+    """Returns the line of a mistake; 0 for a mistake of the whole table."""
+    match = _LINE.match(str(error).removeprefix(text.file))
+    return int(match[1]) if match else 0
+
+
+def _settle_numbers(text: SheetText, header: _Header, thousands: Thousands | None) -> dict[str, WrittenColumn]:
     """Returns the columns of numbers by name, in plain digits; all cells of a column decide between comma and point."""
     places = [(name, header.names.index(name)) for name in NUMBER_COLUMNS if name in header.names]
     cells: dict[str, list[str]] = {name: [] for name, _ in places}
@@ -146,8 +222,11 @@ def _settle_numbers(text: SheetText, header: _Header) -> dict[str, WrittenColumn
         lines.append(line)
         for name, place in places:
             cells[name].append(fitted[place].strip())
+    point = text.separator == ","
     return {
-        name: settle_column(column, name, lambda row: f"{text.file} line {lines[row]}", point=text.separator == ",")
+        name: settle_column(
+            column, name, lambda row: f"{text.file} line {lines[row]}", point=point, thousands=thousands
+        )
         for name, column in cells.items()
     }
 

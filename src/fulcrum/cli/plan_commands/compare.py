@@ -6,7 +6,13 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument, note_on_coalitions
+from fulcrum.cli.shared_options.federations import (
+    ColumnOption,
+    NameOption,
+    ThousandsOption,
+    federation_argument,
+    note_on_coalitions,
+)
 from fulcrum.cli.shared_options.model_options import DeviceOption, ModelOptions, model_words, prints_to_stderr
 from fulcrum.cli.shared_options.options import (
     TRAINING,
@@ -50,6 +56,8 @@ def compare_command(
     federation: FederationArgument,
     *,
     column: ColumnOption = (),
+    thousands: ThousandsOption = None,
+    name: NameOption = None,
     target: TargetOptions,
     train: Annotated[
         bool,
@@ -70,7 +78,7 @@ def compare_command(
     style: FormatOption = "table",
 ) -> int:
     """Compare every allocation at the same target, and train all of them with --train."""
-    topology = federation_argument(federation, column).federation
+    topology = federation_argument(federation, column, thousands, name).federation
     arguments = target.arguments(topology)
     rows: Sequence[Comparison]
     result: list[tuple[bool, str]] = []

@@ -3,7 +3,13 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument, note_on_coalitions
+from fulcrum.cli.shared_options.federations import (
+    ColumnOption,
+    NameOption,
+    ThousandsOption,
+    federation_argument,
+    note_on_coalitions,
+)
 from fulcrum.cli.shared_options.options import (
     ColludersOption,
     DropoutsOption,
@@ -31,6 +37,8 @@ def exposure(
     federation: FederationArgument,
     *,
     column: ColumnOption = (),
+    thousands: ThousandsOption = None,
+    name: NameOption = None,
     colluders: ColludersOption = 0,
     dropouts: DropoutsOption = 0,
     recipe: RecipeOption = "paper",
@@ -42,7 +50,7 @@ def exposure(
     style: FormatOption = "table",
 ) -> int:
     """Show the exposure of each region, and the noise that a uniform multiplier wastes."""
-    reading = federation_argument(federation, column)
+    reading = federation_argument(federation, column, thousands, name)
     with working("Computing exposures"):
         topology = reading.federation
         choices = {

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument
+from fulcrum.cli.shared_options.federations import ColumnOption, ThousandsOption, federation_argument
 from fulcrum.cli.shared_options.options import INPUT, TARGET, FormatOption, argument, option, whole_numbers
 from fulcrum.errors import ParameterError
 from fulcrum.planning.inputs.targets import group_by_silo
@@ -22,6 +22,7 @@ def floor(
     ] = None,
     *,
     column: ColumnOption = (),
+    thousands: ThousandsOption = None,
     coupling: Annotated[
         float, option("Coupling kappa of the prior: the larger, the more alike silos of one group are.", TARGET)
     ] = 20.0,
@@ -44,7 +45,7 @@ def floor(
     """Show the information floor, the information about a silo without any release, and the worth of a bound."""
     if federation is not None and sizes is not None:
         raise ParameterError("cli.group-sizes-twice")
-    reading = None if federation is None else federation_argument(federation, column)
+    reading = None if federation is None else federation_argument(federation, column, thousands)
     groups, records = _group_sizes(reading, sizes)
     strength = Coupling(coupling).strength
     floors = np.atleast_1d(lateral_floor(np.array(groups), coupling=strength)).tolist()

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
-from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument
+from fulcrum.cli.shared_options.federations import ColumnOption, ThousandsOption, federation_argument
 from fulcrum.cli.shared_options.options import (
     PAGE,
     ClipNormOption,
@@ -41,6 +41,7 @@ def serve_command(
     federation: FederationArgument = "consortium",
     *,
     column: ColumnOption = (),
+    thousands: ThousandsOption = None,
     recipe: RecipeOption = "paper",
     weights: WeightsOption = None,
     clip_norm: ClipNormOption = None,
@@ -74,7 +75,7 @@ def serve_command(
         raise ParameterError("cli.host-remote", host=host)
     if not 0 <= port <= 65_535:
         raise ParameterError("cli.port-range", port=port)
-    reading = federation_argument(federation, column)
+    reading = federation_argument(federation, column, thousands)
     with working("Preparing the page"):
         first = PageSettings(
             recipe=recipe,

@@ -6,7 +6,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument, note_on_coalitions
+from fulcrum.cli.shared_options.federations import (
+    ColumnOption,
+    NameOption,
+    ThousandsOption,
+    federation_argument,
+    note_on_coalitions,
+)
 from fulcrum.cli.shared_options.model_options import ModelOptions
 from fulcrum.cli.shared_options.options import (
     INPUT,
@@ -45,6 +51,8 @@ def plan_command(
     federation: FederationArgument,
     *,
     column: ColumnOption = (),
+    thousands: ThousandsOption = None,
+    name: NameOption = None,
     target: TargetOptions,
     own: ModelOptions | None = None,
     purpose: Annotated[Purpose, setting("purpose")] = "research",
@@ -54,7 +62,7 @@ def plan_command(
 ) -> int:
     """Compute how much noise each silo must add."""
     check_output(output)
-    topology = federation_argument(federation, column).federation
+    topology = federation_argument(federation, column, thousands, name).federation
     model = None if own is None else own.load()
     if model is not None:
         if target.parameters not in (None, model.parameters):
@@ -81,6 +89,8 @@ def verify_command(
         option("Federation that the plan must be for: a file or a built-in name. Default: not checked.", INPUT),
     ] = None,
     column: ColumnOption = (),
+    thousands: ThousandsOption = None,
+    name: NameOption = None,
     issuer: Annotated[
         str | None,
         option("Public key, or .pub file, of the issuer that must have signed the plan. Default: not checked.", INPUT),
@@ -88,7 +98,7 @@ def verify_command(
     style: FormatOption = "table",
 ) -> int:
     """Recompute every number of a plan from its multipliers and roster, without the solver."""
-    reading = None if federation is None else federation_argument(federation, column)
+    reading = None if federation is None else federation_argument(federation, column, thousands, name)
     with working("Verifying"):
         content = read_content(plan_file)
         issued = issue_checks(plan_file, content, issuer)

@@ -6,11 +6,12 @@ from typing import Annotated
 
 import numpy as np
 
-from fulcrum.cli.shared_options.options import INPUT, several
+from fulcrum.cli.shared_options.options import INPUT, option, several
 from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
 from fulcrum.readers.federation_reader import FederationReading, reading_of
 from fulcrum.readers.spreadsheets.column_names import parse_column_options
+from fulcrum.readers.spreadsheets.written_numbers import Thousands
 from fulcrum.views.terminal.screen import working
 from fulcrum.words.numbers import printable
 
@@ -23,11 +24,25 @@ ColumnOption = Annotated[
     ),
 ]
 
+ThousandsOption = Annotated[
+    Thousands | None,
+    option(
+        "Sign between thousands in the federation's table; the other sign is decimal. Default: the column decides.",
+        INPUT,
+    ),
+]
 
-def federation_argument(source: str, column: Sequence[str]) -> FederationReading:
+NameOption = Annotated[
+    str | None, option("Name of the federation in plan and report. Default: the name of its file.", INPUT)
+]
+
+
+def federation_argument(
+    source: str, column: Sequence[str], thousands: Thousands | None = None, name: str | None = None
+) -> FederationReading:
     """Returns the federation of a command line, and writes notes on doubtful columns to stderr."""
     with working("Reading the federation"):
-        reading = reading_of(source, columns=parse_column_options(column))
+        reading = reading_of(source, columns=parse_column_options(column), thousands=thousands, name=name)
     _tell(reading.notes)
     return reading
 

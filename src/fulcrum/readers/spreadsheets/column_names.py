@@ -125,8 +125,21 @@ class Meaning:
     notes: tuple[str, ...]
 
 
-def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None) -> Meaning:
+def meaning_of(
+    header: Sequence[str],
+    where: str,
+    columns: Columns | None = None,
+    *,
+    finest: Callable[[Sequence[int]], int | None] = lambda _: None,
+) -> Meaning:
     """Returns the meanings of the columns of a header.
+
+    Args:
+        header: The names of the columns.
+        where: The place of the header, for messages.
+        columns: By meaning the name of a column.
+        finest: Returns the column that refines the other columns of a list, such as states within countries; None if no
+            column does. Of several columns for regions the finest is the region, and the others are outer tiers.
 
     Raises:
         FederationError: Two columns fit a meaning, or `columns` does not fit the header.
@@ -136,7 +149,7 @@ def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None
     declared = _declared_meanings(headings, where, columns or {})
     names: list[str | None] = [declared.get(place, name) for place, name in enumerate(headings)]
     names = [None if place in declared and name == IGNORE else name for place, name in enumerate(names)]
-    known_names = (*KNOWN_COLUMNS, "region", *([SITE] if SILO in names else []))
+    known_names, further = (*KNOWN_COLUMNS, "region", *([SITE] if SILO in names else [])), list[str]()
     for choice in (_FIRST_CHOICE, _SECOND_CHOICE):
         for column, words in choice.items():
             meant = [
@@ -148,6 +161,12 @@ def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None
                 continue
             if len({headings[place] for place in meant}) < len(meant):
                 raise FederationError("sheet.column-repeated", place=where, column=headings[meant[0]])
+            refining = finest(meant) if len(meant) > 1 and column == "region" else None
+            if refining is not None:
+                names[refining] = column
+                coarser = listing(repr(headings[place]) for place in meant if place != refining)
+                further.append(f"{headings[refining]!r} is the region, as it refines {coarser}")
+                continue
             if len(meant) > 1:
                 raise FederationError(
                     "sheet.column-ambiguous",
@@ -163,7 +182,7 @@ def meaning_of(header: Sequence[str], where: str, columns: Columns | None = None
         if name in known_names and name != headings[place]
     ]
     notes = (f"columns are read as: {', '.join(renamed)}",) if renamed else ()
-    return Meaning(names=tuple(names), declared=frozenset(declared.values()), notes=notes)
+    return Meaning(names=tuple(names), declared=frozenset(declared.values()), notes=(*notes, *further))
 
 
 def _check_size(headings: Sequence[str], where: str, columns: Columns) -> None:

@@ -11,7 +11,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fulcrum.errors import FederationError, in_one_line
 from fulcrum.readers.spreadsheets.column_names import stands_for
@@ -20,7 +20,7 @@ SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bar
 """Separators of cells, with names."""
 
 WORKBOOKS = (".xlsx", ".xls", ".xlsm", ".xlsb", ".ods", ".numbers")
-"""Suffixes of workbooks, which people must export as CSV first."""
+"""Suffixes of workbooks. `fulcrum.readers.spreadsheets.workbooks` reads some of them; people export the others."""
 
 HARD_SPACES = "\xa0\u202f\u2009"
 """Spaces without a line break, which stand between words and between digits."""
@@ -53,6 +53,7 @@ class SheetText:
         opening: Lines before the table: 1 if Excel wrote `sep=;`.
         rare: The letters of `RARE` in the table; a letter outside of `rare` need not be looked for in cells.
         notes: Sentences on every difference from UTF-8 with commas.
+        skipped: Lines to leave out.
     """
 
     data: bytes
@@ -62,9 +63,12 @@ class SheetText:
     opening: int
     rare: frozenset[str]
     notes: tuple[str, ...]
+    skipped: frozenset[int] = frozenset()
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Yields the rows with content, after the number of the first line of the row."""
+        if self.skipped:
+            return ((line, row) for line, row in replace(self, skipped=frozenset()).rows() if line not in self.skipped)
         stream = io.TextIOWrapper(io.BytesIO(self.data), encoding=self.encoding, newline="")
         for _ in range(self.opening):
             stream.readline()

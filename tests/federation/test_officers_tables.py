@@ -1,0 +1,156 @@
+"""Tables as privacy officers have them: thousands, workbooks, all mistakes at once, states within countries."""
+
+import io
+import zipfile
+
+import pytest
+from error_codes import coded
+
+import fulcrum
+from fulcrum.errors import FederationError, ParameterError
+from fulcrum.readers.federation_reader import reading_of_bytes
+from fulcrum.readers.sheets import MOST_MISTAKES
+
+
+def read(text, name="a.csv", **options):
+    return reading_of_bytes(text.encode(), name, **options)
+
+
+@pytest.mark.parametrize(("sign", "other"), [(".", "comma"), (",", "dot")])
+def test_whole_records_with_three_digits_after_each_sign_have_thousands_and_a_note_says_so(sign, other):
+    text = f"silo;records;region\na;3{sign}365;n\nb;12{sign}400;n\nc;900;s\n"
+    reading = read(text)
+    assert reading.federation.sizes.tolist() == [3365, 12400, 900]
+    assert any(f"If not: --thousands {other}" in note for note in reading.notes)
+    with pytest.raises(FederationError, check=coded("sheet.several-mistakes")):  # 3.365 records are not whole
+        read(text, thousands=other)
+
+
+def test_a_declared_sign_settles_fractions_too():
+    text = "silo;region;weight\na;r;850\nb;r;2.631\n"
+    with pytest.raises(FederationError, check=coded("sheet.number-ambiguous")):
+        read(text)
+    assert read(text, thousands="dot").federation.declared_weights.tolist() == pytest.approx([850 / 3481, 2631 / 3481])
+    assert read(text, thousands="comma").federation.declared_weights[1] == pytest.approx(2.631 / 852.631)
+    with pytest.raises(ParameterError):
+        read(text, thousands="dot") and fulcrum.read_federation("severe", thousands="space")
+
+
+def test_three_zeros_after_every_sign_may_be_decimals_and_are_refused():
+    with pytest.raises(FederationError, check=coded("sheet.number-ambiguous")):
+        read("silo,records,region\na,1.000,n\nb,2.000,n\n")
+
+
+def test_all_mistakes_of_a_table_are_named_at_once_and_a_mended_table_is_read():
+    text = "silo,records,region\na,3x,n\nb,-4,n\nc,5,\nd,1.5,s\ne,4,s\n"
+    with pytest.raises(FederationError, check=coded("sheet.several-mistakes")) as refused:
+        read(text)
+    assert refused.value.details["count"] == 4
+    for line in (2, 3, 4, 5):
+        assert f"a.csv line {line}:" in str(refused.value)
+    assert "line 6" not in str(refused.value)
+    with pytest.raises(FederationError, check=coded("sheet.records-type")):  # one mistake is told as before
+        read("silo,records,region\na,3x,n\nb,4,n\n")
+
+
+def test_at_most_ten_mistakes_are_named():
+    rows = "".join(f"silo{k},x,n\n" for k in range(30))
+    with pytest.raises(FederationError, check=coded("sheet.several-mistakes")) as refused:
+        read(f"silo,records,region\n{rows}")
+    assert refused.value.details["count"] == MOST_MISTAKES == 10
+    assert "at least 10 mistakes" in str(refused.value)
+
+
+def test_a_sum_that_no_longer_adds_up_without_a_wrong_line_is_no_mistake_of_its_own():
+    with pytest.raises(FederationError, check=coded("sheet.records-type")):
+        read("silo,records,region\na,3x,n\nb,4,n\nc,5,n\nTotal,12,\n")
+
+
+@pytest.mark.parametrize("order", [("country", "state"), ("state", "country")])
+def test_of_country_and_state_the_column_that_refines_the_other_is_the_region(order):
+    cells = {"country": ["DE", "DE", "FR"], "state": ["NRW", "Bayern", "Nord"]}
+    rows = "".join(f"h{k},{900 + k},{cells[order[0]][k]},{cells[order[1]][k]}\n" for k in range(3))
+    reading = read(f"hospital,patients,{order[0]},{order[1]}\n{rows}")
+    assert reading.federation.innermost.nodes == ("NRW", "Bayern", "Nord")
+    assert [tier.name for tier in reading.federation.tiers] == ["region", "country"]
+    assert "'state' is the region, as it refines 'country'" in reading.notes
+
+
+def test_columns_that_do_not_refine_each_other_are_refused():
+    with pytest.raises(FederationError, check=coded("sheet.column-ambiguous")):
+        read("hospital,patients,country,state\na,9,DE,x\nb,9,FR,x\nc,9,FR,y\n")
+
+
+def workbook(rows, names=("Tabelle1",)):
+    """An .xlsx file of one filled sheet after empty ones, made by hand."""
+    columns = "ABCDEFG"
+    filled = "".join(
+        f'<row r="{r}">'
+        + "".join(
+            f'<c r="{columns[c]}{r}"><v>{cell}</v></c>'
+            if isinstance(cell, (int, float))
+            else f'<c r="{columns[c]}{r}" t="inlineStr"><is><t>{cell}</t></is></c>'
+            for c, cell in enumerate(row)
+            if cell is not None
+        )
+        + "</row>"
+        for r, row in enumerate(rows, start=1)
+        if row
+    )
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    link = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    package = "http://schemas.openxmlformats.org/package/2006"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}/content-types"><Default Extension="xml" '
+        'ContentType="application/xml"/></Types>',
+        "_rels/.rels": f'<Relationships xmlns="{package}/relationships"><Relationship Id="r0" '
+        f'Type="{link}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{link}"><sheets>'
+        + "".join(f'<sheet name="{name}" sheetId="{k}" r:id="r{k}"/>' for k, name in enumerate(names, start=1))
+        + "</sheets></workbook>",
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}/relationships">'
+        + "".join(
+            f'<Relationship Id="r{k}" Type="{link}/worksheet" Target="worksheets/sheet{k}.xml"/>'
+            for k in range(1, len(names) + 1)
+        )
+        + "</Relationships>",
+    }
+    for k in range(1, len(names) + 1):
+        content = filled if k == len(names) else ""
+        parts[f"xl/worksheets/sheet{k}.xml"] = f'<worksheet xmlns="{main}"><sheetData>{content}</sheetData></worksheet>'
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return data.getvalue()
+
+
+ROWS = [["Klinik", "Fälle", "Bundesland"], ["Köln", 3365, "NRW"], ["Bonn", 1200.0, "NRW"], [], ["Kiel", 700, "SH"]]
+
+
+def test_a_workbook_is_the_same_federation_as_its_table(tmp_path):
+    pytest.importorskip("python_calamine")
+    (tmp_path / "a.xlsx").write_bytes(workbook(ROWS, names=("Deckblatt", "Daten")))
+    reading = fulcrum.reading_of(tmp_path / "a.xlsx")
+    same = read("Klinik,Fälle,Bundesland\nKöln,3365,NRW\nBonn,1200,NRW\nKiel,700,SH\n").federation
+    assert reading.federation.digest == same.digest
+    assert reading.notes[0] == "sheet 'Daten' is read, of 2 sheets"
+
+
+def test_a_mistake_in_a_workbook_has_the_row_of_the_sheet():
+    pytest.importorskip("python_calamine")
+    rows = [*ROWS, ["Jena", -3, "TH"]]
+    with pytest.raises(FederationError, match=r"a\.xlsx line 6: records=-3"):
+        reading_of_bytes(workbook(rows), "a.xlsx")
+    with pytest.raises(FederationError, check=coded("sheet.workbook-empty")):
+        reading_of_bytes(workbook([]), "a.xlsx")
+    with pytest.raises(FederationError, check=coded("sheet.workbook-damaged")):
+        reading_of_bytes(b"PK\x03\x04 and no more", "a.ods")
+
+
+def test_a_name_is_the_name_of_the_federation_and_of_its_plan():
+    federation = fulcrum.read_federation("severe", name="Unser Verbund")
+    assert federation.name == "Unser Verbund"
+    assert fulcrum.plan(federation, rounds=10, epsilon=1.0).federation.name == "Unser Verbund"
+    with pytest.raises(FederationError, check=coded("federation.name-invalid")):
+        fulcrum.read_federation("severe", name="two\nlines")

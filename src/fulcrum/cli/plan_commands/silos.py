@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+from cyclopts import Parameter
+from rich.text import Text
+
 from fulcrum.aggregation.site_setup import init_site
 from fulcrum.cli.shared_options.federations import ColumnOption, ThousandsOption, federation_argument
 from fulcrum.cli.shared_options.options import (
@@ -29,6 +32,7 @@ from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.site import read_site
+from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.store.earlier_ledgers import convert_ledger
 from fulcrum.core.store.ledger import Allowance, Cost
 from fulcrum.core.store.ledger_checks import verify_ledger
@@ -42,6 +46,7 @@ from fulcrum.views.terminal.plan_tables import show_checks, show_plan
 from fulcrum.views.terminal.screen import Result, facts, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import epsilon_text
+from fulcrum.words.policy_template import policy_template
 
 LedgerArgument = Annotated[Path, argument("Ledger of a silo.")]
 
@@ -78,19 +83,27 @@ def sign(
 
 
 def policy(
-    plan_file: PlanArgument,
+    plan_file: Annotated[Path | None, argument("Plan file, as `fulcrum plan -o` writes it.")] = None,
     *,
-    silo: Annotated[str, option("Name of the silo that has the policy.", INPUT)],
-    rules: Annotated[Path, option("Policy of the silo, a TOML file.", INPUT, name="--policy")],
+    silo: Annotated[str | None, option("Name of the silo that has the policy.", INPUT)] = None,
+    rules: Annotated[Path | None, option("Policy of the silo, a TOML file.", INPUT, name="--policy")] = None,
     ledger: Annotated[
         Path | None,
         option(
             "Ledger of the silo; its releases under other plans count towards largest_rounds. Default: none.", INPUT
         ),
     ] = None,
+    template: Annotated[
+        bool, Parameter(help="Write a policy with a comment on every limit, and check no plan.", group=INPUT)
+    ] = False,
+    output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Check a plan against a silo's own policy, on figures recomputed from multipliers and roster."""
+    if template:
+        return _write_template(output, style)
+    if plan_file is None or silo is None or rules is None:
+        raise ParameterError("cli.policy-incomplete")
     wanted = read_policy(rules)
     plan = verified_plan(plan_file) if wanted.issuer is None else read_signed_plan(plan_file, wanted.issuer)
     before = 0
@@ -105,6 +118,19 @@ def policy(
         Result(data=summary, rows=[summary], picture=[remarks([(False, f"{silo} may release under {plan_file}.")])]),
         style,
     )
+    return 0
+
+
+def _write_template(output: Path | None, style: str) -> int:
+    """Writes a commented policy to a file that does not exist, or to stdout."""
+    text = policy_template()
+    if output is not None:
+        if output.exists():
+            raise ParameterError("cli.file-exists", file=output)
+        write_whole(output, text.encode())
+    summary = {"template": text} if output is None else {"file": str(output)}
+    picture = [Text(text)] if output is None else [facts([("written to", str(output))])]
+    show(Result(data=summary, rows=[summary], picture=picture), style)
     return 0
 
 

@@ -24,7 +24,7 @@ from fulcrum.core.plan.recomputed import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO
-from fulcrum.errors import PolicyError, listing
+from fulcrum.errors import PolicyError, listing, suggestion
 from fulcrum.parsing import toml_of
 from fulcrum.rounding import display_epsilon
 
@@ -200,7 +200,13 @@ class _Figures:
 def read_policy(path: str | Path) -> Policy:
     """Reads a policy from a TOML file."""
     try:
-        return msgspec.convert(toml_of(Path(path).read_bytes()), Policy)
+        limits, known = toml_of(Path(path).read_bytes()), Policy.__struct_fields__
+        if unknown := next((name for name in limits if name not in known), ""):
+            near = suggestion(unknown, known)
+            raise PolicyError(
+                "policy.field-unknown", file=path, field=unknown, known=listing(known, 20), suggestion=near
+            )
+        return msgspec.convert(limits, Policy)
     except OSError as error:
         raise PolicyError("file.unreadable", file=path, reason=error.strerror) from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

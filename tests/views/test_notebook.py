@@ -104,7 +104,7 @@ def test_a_display_without_the_chart_library_says_how_to_get_it(results, monkeyp
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     shown = Elements(results["plan"]._repr_html_())
     assert "img" not in shown.names
-    assert any("fulcrum-dp[report]" in text for text in shown.texts)
+    assert any("'.[report]' in the checkout" in text for text in shown.texts)
 
 
 def test_a_verdict_of_hardly_any_protection_is_marked_as_a_warning(results):

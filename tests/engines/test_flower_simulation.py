@@ -148,7 +148,9 @@ def test_flwr_run_runs_an_app_without_an_index(own, exported):
     run = ["flwr", "run", "app" if exported else "own", "here", "--stream", "--federation-config", "num-supernodes=6"]
     try:
         with (own / "superlink.log").open("wb") as log:
-            subprocess.Popen([f"{folder}/{link[0]}", *link[1:]], env=environment, cwd=own, stdout=log, stderr=log)
+            started = subprocess.Popen(
+                [f"{folder}/{link[0]}", *link[1:]], env=environment, cwd=own, stdout=log, stderr=log
+            )
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline and not listens(port):
             time.sleep(0.2)
@@ -157,6 +159,7 @@ def test_flwr_run_runs_an_app_without_an_index(own, exported):
         )
     finally:
         end_all(lambda: processes("environ", f"FULCRUM_KIT={own}".encode()))
+        started.wait(30)
     rounds = json.loads((own / "sites" / "server" / "run.json").read_text())["rounds"]
     assert [found["silos"] for found in rounds] == [6, 6], done.stdout + done.stderr
 

@@ -120,15 +120,14 @@ def test_an_app_that_fails_ends_the_command_with_its_last_line(own):
 
 
 @pytest.mark.engines
-@pytest.mark.parametrize("exported", [False, True], ids=["own", "exported"])
-def test_flwr_run_runs_an_app_without_an_index(own, exported):
+@pytest.mark.parametrize("built_in", [False, True], ids=["own", "built-in"])
+def test_flwr_run_runs_an_app_without_an_index(own, built_in):
     """With the runtime installation of packages that a SuperLink for simulations has by default."""
-    if exported:
+    if built_in:
         (own / "plan.json").unlink()
         options = ["--rounds", "2", "--epsilon", "3", "--aggregation", "masked", "--parameters", "34"]
         command("plan", "fed.csv", *options, "-o", "plan.json", cwd=own)
-        command("export", "plan.json", "--to", "flower", "-o", "app", cwd=own)
-    app = [] if exported else ["--app", "own"]
+    app = [] if built_in else ["--app", "own"]
     command("simulate", "flower", "plan.json", *app, "--only-sites", "-o", "sites", cwd=own)
     port, folder = free_port(), str(Path(sys.executable).parent)
     (own / "home").mkdir()
@@ -145,7 +144,15 @@ def test_flwr_run_runs_an_app_without_an_index(own, exported):
     mark = {"FULCRUM_KIT": str(own)}
     environment = os.environ | sites | quiet | mark | {"PATH": os.pathsep.join([folder, os.environ["PATH"]])}
     link = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
-    run = ["flwr", "run", "app" if exported else "own", "here", "--stream", "--federation-config", "num-supernodes=6"]
+    run = [
+        "flwr",
+        "run",
+        "sites/app" if built_in else "own",
+        "here",
+        "--stream",
+        "--federation-config",
+        "num-supernodes=6",
+    ]
     try:
         with (own / "superlink.log").open("wb") as log:
             started = subprocess.Popen(

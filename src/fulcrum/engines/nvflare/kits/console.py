@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from fulcrum.engines.nvflare.kits.flare_version import check_version
 from fulcrum.engines.nvflare.kits.nvflare_kits import ADMIN
 from fulcrum.engines.nvflare.site_jobs.job_endings import ENDED, RUN
 from fulcrum.errors import DataError, EngineError, MissingExtraError, in_one_line
@@ -30,6 +31,7 @@ _SILENCE = 600.0
 @contextlib.contextmanager
 def session(kits: Path, *, timeout: float = 60.0) -> Iterator[Any]:
     """Opens the administrator's session with the server."""
+    check_version()
     try:
         from nvflare.fuel.flare_api.api_spec import NoConnection
         from nvflare.fuel.flare_api.flare_api import new_secure_session

@@ -11,6 +11,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Role
 from fulcrum.engines.installation import write_installation
 from fulcrum.engines.kit_templates import write_script, write_text
+from fulcrum.engines.nvflare.kits.flare_version import check_version
 from fulcrum.engines.nvflare.site_jobs.job_messages import APP, FOLDER, TASK
 from fulcrum.engines.site_folders import (
     BUILT_IN,
@@ -80,7 +81,8 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
 
 
 def check_deployable(deployment: Deployment) -> None:
-    """Raises `PlanError` unless this engine can run the plan."""
+    """Raises `PlanError` unless this engine can run the plan, and `EngineError` on an untested version."""
+    check_version()
     for reason in refusals(deployment.plan):
         raise PlanError("engine.plan-refused", reason=reason)
     if ":" in deployment.host:

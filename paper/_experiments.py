@@ -64,11 +64,11 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "least noise": {"weights": "least-noise"},
     "equal": {"weights": "equal"},
     "pooled": {"weights": "equal", "server": "random-effects", "shrink": False},
-    "clipped": {"recipe": "joint", "shrink": False},
-    "joint": {"recipe": "joint"},
+    "clipped": {"recipe": "joint", "shrink": False, "least_influence": 0.0},
+    "joint": {"recipe": "joint", "least_influence": 0.0},
     "joint by size": {"recipe": "joint", "least_influence": 1.0},
     "as one": {"aggregation": "masked"},
-    "masked joint": {"recipe": "joint", "aggregation": "masked"},
+    "masked joint": {"recipe": "joint", "aggregation": "masked", "least_influence": 0.0},
 }
 """What is chosen along with the noise, as arguments of `fulcrum.plan`: the paper's, other weights alone, then the parts
 of the joint recipe one after the other, and the recipe with every region at its share by size or more. Then masked

@@ -127,7 +127,7 @@ def test_signal_to_noise_warns_when_the_model_will_not_train():
 
 def test_the_signal_is_held_against_the_noise_that_enters_the_model():
     by_size = plan("severe", rounds=10, epsilon=0.99, parameters=258)
-    joint = plan("severe", rounds=10, epsilon=0.99, parameters=258, recipe="joint")
+    joint = plan("severe", rounds=10, epsilon=0.99, parameters=258, recipe="joint", least_influence=0)
     # regions of equal silos that count by size, and pooled by precision: noise in proportion to 5 and to 96² / sum m²
     ratio = 5 / (96**2 / (60**2 + 20**2 + 8**2 + 2 * 4**2))
     assert signal_to_noise(joint, 258) / signal_to_noise(by_size, 258) == pytest.approx(math.sqrt(ratio), rel=1e-9)

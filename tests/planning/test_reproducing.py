@@ -13,6 +13,10 @@ def test_weights_by_silo_are_a_column_of_the_file():
 
 
 def test_the_voice_that_regions_keep_is_asked_for_again():
-    made = fulcrum.plan("mild", rounds=3, epsilon=1.0, recipe="joint", parameters=34, least_influence=0.5)
-    assert " --least-influence 0.5 " in reproducing_commands(made)[0]
+    made = fulcrum.plan("mild", rounds=3, epsilon=1.0, recipe="joint", parameters=34, least_influence=0.3)
+    assert " --least-influence 0.3 " in reproducing_commands(made)[0]
+    least = fulcrum.plan("mild", rounds=3, epsilon=1.0, recipe="joint", parameters=34, least_influence=0.0)
+    assert " --least-influence 0.0 " in reproducing_commands(least)[0]
+    usual = fulcrum.plan("mild", rounds=3, epsilon=1.0, recipe="joint", parameters=34)
+    assert "--least-influence" not in reproducing_commands(usual)[0]
     assert "--least-influence" not in reproducing_commands(fulcrum.plan("mild", rounds=3, epsilon=1.0))[0]

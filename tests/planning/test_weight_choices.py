@@ -53,7 +53,7 @@ def test_equal_weights_move_nothing_between_regions():
 
 
 def test_a_plan_stands_where_its_own_influence_and_the_models_noise_are():
-    joint = fulcrum.plan("tcga-brca", rounds=10, epsilon=1.0, recipe="joint", parameters=66)
+    joint = fulcrum.plan("tcga-brca", rounds=10, epsilon=1.0, recipe="joint", parameters=66, least_influence=0)
     own = own_choice(joint)
     assert own.noise == joint.model_noise < joint.noise_budget
     assert own.least_represented == "Europe"

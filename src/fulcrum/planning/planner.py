@@ -213,7 +213,7 @@ def _execution(federation: Topology, settings: Settings) -> Execution:
         seed=settings.seed,
         clip_norm=recipe.clip_norm if settings.clip_norm is None else settings.clip_norm,
         weights=own_weights if settings.weights is None else settings.weights,
-        least_influence=settings.least_influence,
+        least_influence=recipe.least_influence if settings.least_influence is None else settings.least_influence,
         server=recipe.server if settings.server is None else settings.server,
         shrink=shrink if settings.shrink is None else settings.shrink,
         spectrum=spectrum,

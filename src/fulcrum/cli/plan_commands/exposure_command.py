@@ -44,7 +44,7 @@ def exposure(
     recipe: RecipeOption = "paper",
     weights: WeightsOption = None,
     server: ServerOption = None,
-    least_influence: LeastInfluenceOption = 0.0,
+    least_influence: LeastInfluenceOption = None,
     unit: UnitOption = "silo",
     persons_per_silo: PersonsPerSiloOption = None,
     style: FormatOption = "table",

@@ -46,7 +46,7 @@ def serve_command(
     weights: WeightsOption = None,
     clip_norm: ClipNormOption = None,
     server: ServerOption = None,
-    least_influence: LeastInfluenceOption = 0.0,
+    least_influence: LeastInfluenceOption = None,
     parameters: ParametersOption = None,
     unit: UnitOption = "silo",
     unit_name: UnitNameOption = "",

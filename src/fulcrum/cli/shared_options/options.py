@@ -134,7 +134,7 @@ UnitNameOption = Annotated[str, setting("unit_name")]
 NeighboursOption = Annotated[Neighbours, setting("neighbours")]
 SilosPerPersonOption = Annotated[int, setting("silos_per_person")]
 PersonsPerSiloOption = Annotated[float | None, setting("persons_per_silo")]
-LeastInfluenceOption = Annotated[float, setting("least_influence")]
+LeastInfluenceOption = Annotated[float | None, setting("least_influence")]
 
 
 def check_output(path: Path | None) -> None:

@@ -289,24 +289,25 @@ def row_plan(federation: Topology, settings: Mapping[str, Any], target: Mapping[
     return draft_plan(federation, **(plain | dict(settings)))
 
 
-def row_of(plan: Plan, *, least_influence: float = 0.0) -> str | None:
+def row_of(plan: Plan, *, least_influence: float | None = None) -> str | None:
     """Returns the name of a plan's row in a comparison; None if no row has the plan's settings.
 
     Args:
         plan: The plan.
-        least_influence: The least influence of a region that every row of the comparison keeps.
+        least_influence: The least influence of a region that every row of the comparison keeps; the recipe's if None.
     """
     plain = plan.server_rule.adds_up and plan.clip_share == 1
     if plain and plan.weights_rule == "sizes":
         return plan.allocation
-    if plan.allocation != "optimal" or plan.least_influence != least_influence:
+    if plan.allocation != "optimal":
         return None
     if plain and plan.weights_rule in ("equal", "least-noise"):
-        return plan.weights_rule
+        return str(plan.weights_rule) if plan.least_influence == (least_influence or 0.0) else None
     joint = recipe_for(RECIPES["joint"], plan.unit, one_group=plan.one_group)
     together = (plan.weights_rule, plan.server) == (joint.weights, joint.server)
     together = together and plan.shrink in (joint.shrink, SPECTRUM)
-    return "joint" if together and plan.clip_share < 1 else None
+    least = joint.least_influence if least_influence is None else least_influence
+    return "joint" if together and plan.clip_share < 1 and plan.least_influence == least else None
 
 
 def least_influence(plan: Plan) -> float:

@@ -137,7 +137,10 @@ def parts_of(recipe: Recipe, plan: Plan) -> dict[str, Any]:
     """
     recipe = recipe_for(recipe, plan.unit, one_group=plan.one_group)
     clip_norm = plan.clip_norm if recipe.clip_norm == 1.0 else recipe.clip_norm
-    return {"weights": recipe.weights, "clip_norm": clip_norm, "server": recipe.server, "shrink": recipe.shrink}
+    parts = {"weights": recipe.weights, "clip_norm": clip_norm, "server": recipe.server, "shrink": recipe.shrink}
+    if plan.server == recipe.server:  # a plan of this recipe has chosen its least influence
+        return parts
+    return parts | {"least_influence": max(plan.least_influence, recipe.least_influence)}
 
 
 def _share(share: float) -> str:

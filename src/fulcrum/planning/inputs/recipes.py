@@ -1,7 +1,7 @@
 """Recipes: a name for weights, clip norm and server rule chosen together.
 
 >>> RECIPES["joint"]
-Recipe(weights='equal', clip_norm='auto', server='random-effects', shrink='heads')
+Recipe(weights='equal', clip_norm='auto', server='random-effects', shrink='heads', least_influence=0.5)
 
 `paper` is the paper's recipe: weights by size, a clip at C, regional sums added up. `joint` needs less noise for the
 same guarantee and lets the server use its knowledge of the noise. Every part is public, or a function of sums that an
@@ -23,17 +23,20 @@ class Recipe:
         clip_norm: C, or "auto": C is 1, and the share of C at which updates are clipped follows from the noise.
         server: The server's rule.
         shrink: The models from which a pooling server removes the part that does not stand out of the noise.
+        least_influence: The least influence of every region, as a share of its influence by size. 0 is the least noise,
+            1 is influence by size; 0.5 insures small regions against a large region with other labels.
     """
 
     weights: str | float = "sizes"
     clip_norm: float | str = 1.0
     server: ServerName = "sum"
     shrink: Shrink = False
+    least_influence: float = 0.0
 
 
 RECIPES = {
     "paper": Recipe(),
-    "joint": Recipe(weights="equal", clip_norm="auto", server="random-effects", shrink=HEADS),
+    "joint": Recipe(weights="equal", clip_norm="auto", server="random-effects", shrink=HEADS, least_influence=0.5),
 }
 """The recipes that have a name."""
 
@@ -72,6 +75,7 @@ def recipe_named(
     """
     # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances.
     wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink == SPECTRUM else shrink)
-    return next(
-        (name for name, recipe in RECIPES.items() if recipe_for(recipe, unit, one_group=one_group) == wanted), None
-    )
+    for name, recipe in RECIPES.items():  # whatever the least influence, which a plan states beside its recipe
+        if replace(recipe_for(recipe, unit, one_group=one_group), least_influence=0.0) == wanted:
+            return name
+    return None

@@ -88,7 +88,8 @@ class Settings:
         embedding: True if the inputs of `public` are the output of a frozen public network: the variances of other
             inputs may say nothing of the classes.
         least_influence: From 0 to 1: the least influence of every region, as a share of its influence by size, or by
-            number of silos if sizes are unknown; see `Plan.influence`.
+            number of silos if sizes are unknown; see `Plan.influence`. The recipe's by default, 0.5 for "joint": 0
+            needs the least noise; 1 keeps influence by size, which suits regions that may disagree about labels.
         parameters: d, the number of trainable parameters; None is the limit of large d.
         colluders: Silos of each region that may collude with the observer: colluders know their own noise.
         dropouts: Silos of each region that may be missing from a sum; a region with more missing sends no sum. Noise is
@@ -233,12 +234,13 @@ class Settings:
         ),
     ] = False
     least_influence: Annotated[
-        float,
+        float | None,
         Meta(
             description="Share, from 0 to 1, of its influence by size that every region keeps at least; by number of "
-            "silos where sizes are unknown."
+            "silos where sizes are unknown. 0 needs the least noise, 1 insures best against regions with other labels. "
+            "Default: the recipe's, 0.5 for joint and 0 for paper."
         ),
-    ] = 0.0
+    ] = None
     injection: Annotated[
         Injection,
         Meta(

@@ -42,7 +42,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     weights: Text | float | None = None
     clip_norm: Text | float | None = None
     server: ServerName | None = None
-    least_influence: float = 0.0
+    least_influence: float | None = None
     parameters: int | None = None
     purpose: Purpose = "research"
     unit: UnitName = "silo"

@@ -35,7 +35,7 @@ from fulcrum.words.verdict import verdict
 
 pytest.importorskip("vl_convert", reason="reports need vl-convert-python")
 
-JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258)
+JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258, least_influence=0)
 DEPLOYED = fulcrum.plan(
     "mild", rounds=3, epsilon={"region": 1.0, "aggregator": 3.0}, purpose="deployment", parameters=66
 )

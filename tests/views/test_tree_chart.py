@@ -9,7 +9,7 @@ from fulcrum.views.charts.region_charts import region_rows
 from fulcrum.views.charts.tree_chart import stacked_tree_chart, tree_chart
 from fulcrum.words.numbers import percent
 
-JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258)
+JOINT = fulcrum.plan("tcga-brca", rounds=10, epsilon=8.0, recipe="joint", parameters=258, least_influence=0)
 SEVERE = fulcrum.plan("severe", rounds=10, epsilon=1.0)
 NESTED = fulcrum.Federation.from_sizes(
     {"north": [800, 700], "east": [1500], "south": [1200, 900]},

@@ -200,12 +200,10 @@ class _Figures:
 def read_policy(path: str | Path) -> Policy:
     """Reads a policy from a TOML file."""
     try:
-        limits, known = toml_of(Path(path).read_bytes()), Policy.__struct_fields__
-        if unknown := next((name for name in limits if name not in known), ""):
-            near = suggestion(unknown, known)
-            raise PolicyError(
-                "policy.field-unknown", file=path, field=unknown, known=listing(known, 20), suggestion=near
-            )
+        limits, fields = toml_of(Path(path).read_bytes()), Policy.__struct_fields__
+        if unknown := next((name for name in limits if name not in fields), ""):
+            near, names = suggestion(unknown, fields), listing(fields, 20)
+            raise PolicyError("policy.field-unknown", file=path, field=unknown, known=names, suggestion=near)
         return msgspec.convert(limits, Policy)
     except OSError as error:
         raise PolicyError("file.unreadable", file=path, reason=error.strerror) from None

@@ -134,7 +134,7 @@ def _name_layers(point: ChartRow, style: str, encoding: Spec, *, right: bool, he
     """Returns the name of a point and, with `pays`, the region that loses clearly most influence."""
     names = [(style, point["label"])]
     if pays and float(point["influence"]) < _CLEARLY_LESS:
-        names.append(("muted", f"{short_names([point['least']])[0]} keeps {point['influence']} of its share"))
+        names.append(("muted", f"{short_names([point['least']])[0]} × {point['influence']}"))
     # The line falls from the left: a point under the line, or at its end, is named below if the chart has room.
     below = (right or "equal" in point["label"]) and height > _LINE * (1 + len(names))
     return [

@@ -72,6 +72,10 @@ def _sentence(message: str, remedy: str) -> str:
     return f"{message}{stop} {remedy}" if message and remedy else message or remedy
 
 
+class ShownValue(str):
+    """A value of any type as text: a message shows the text as it is, and does not call the value a string."""
+
+
 class FulcrumError(Exception):
     """Base of all errors that Fulcrum raises on purpose.
 
@@ -97,7 +101,7 @@ class FulcrumError(Exception):
                 template, remedy = error_messages()[code]
                 if code.endswith("range"):  # a string in place of a number looks like the number without quotes
                     template = _GOT.sub(
-                        lambda got: f"got {{{got[1]}!r}}, a string" if isinstance(details[got[1]], str) else got[0],
+                        lambda got: f"got {{{got[1]}!r}}, a string" if type(details[got[1]]) is str else got[0],
                         template,
                     )
                 message = template.format(**details)

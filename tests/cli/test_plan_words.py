@@ -79,7 +79,7 @@ def test_a_noise_multiplier_is_that_of_a_silo_wherever_it_is_shown(command):
     _, said, _ = command("diff", "one.json", "two.json")
     multiplier = figure(fulcrum.read_plan("one.json").noise_multiplier[0])
     assert f"region-1 60 60 {multiplier} " in planned_so
-    in_sum = figure(float(fulcrum.read_plan("one.json").node_noise("region")[0]) ** 0.5)
+    in_sum = f"{float(fulcrum.read_plan('one.json').node_noise('region')[0]) ** 0.5:.6g}"
     assert f"region region-1 noise on the sum {in_sum} " in said
     assert "region region-1 noise_multiplier" not in said
     _, listed, _ = command("diff", "one.json", "two.json", "--format", "csv")
@@ -140,13 +140,13 @@ def test_long_training_is_not_silent_where_nobody_watches(capsys, monkeypatch):
 
 
 def test_what_deploying_will_refuse_is_said_when_a_deployment_is_planned(command):
-    Path("silos.csv").write_text("silo,records,region\nZürich,10,north\nsaint malo,10,north\n", encoding="utf-8")
+    Path("silos.csv").write_text("silo,records,region\nZürich,10,north\nZurich,10,north\n", encoding="utf-8")
     asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10)
     _, said, _ = command(*asked, "--purpose", "deployment")
     assert "These are bounds that are proven for the lattice noise that silos draw." in said
     assert (
-        "! `fulcrum deploy nvflare` will refuse this plan: 'Zürich' cannot name a site of NVIDIA FLARE, "
-        "nor can 1 other: letters without accents, digits, - and _ only, 63 at most. Rename them."
+        "! `fulcrum deploy nvflare` will refuse this plan: the sites of 'Zürich' and 'Zurich' would both have the name "
+        "'Zurich'"
     ) in said
     _, said, _ = command(*asked)
     assert "will refuse" not in said
@@ -168,20 +168,17 @@ def test_a_masked_deployment_is_told_which_engine_runs_it(command):
 
 
 def test_what_flower_will_refuse_of_a_masked_deployment_is_said_when_it_is_planned(command):
-    Path("silos.csv").write_text("silo,records,region\nZürich,10,x\nb,10,x\nc,10,x\n", encoding="utf-8")
+    Path("silos.csv").write_text("silo,records,region\na/b,10,x\nb,10,x\nc,10,x\n", encoding="utf-8")
     asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--aggregation", "masked")
     _, said, _ = command(*asked, "--purpose", "deployment")
-    assert (
-        "! `fulcrum deploy flower` will refuse this plan: 'Zürich' cannot name a site's folder: letters, digits, "
-        in said
-    )
+    assert "! `fulcrum deploy flower` will refuse this plan: 'a/b' cannot name the files of a site: no / or" in said
     assert "nvflare" not in said
     assert "Masked sums run on Flower" not in said
 
 
 def test_deploying_refuses_with_the_words_of_the_plan(command):
     pytest.importorskip("nvflare")
-    Path("silos.csv").write_text("silo,records,region\nZürich,10,north\nlille,10,north\n", encoding="utf-8")
+    Path("silos.csv").write_text("silo,records,region\nZürich,10,north\nZurich,10,north\n", encoding="utf-8")
     settings = ("--rounds", 2, "--epsilon", 1, "--parameters", 10, "--purpose", "deployment")
     _, planned_so, _ = command("plan", "silos.csv", *settings, "-o", "plan.json")
     code, _, said = command(
@@ -231,7 +228,7 @@ def test_exposure_by_size_says_influence_to_programs_alone(command):
 
 
 def test_exposure_under_the_joint_recipe_names_the_quietest(command):
-    _, said, _ = command("exposure", "severe", "--recipe", "joint")
+    _, said, _ = command("exposure", "severe", "--recipe", "joint", "--least-influence", "0")
     assert "region-4 4 4 0.25 0.4%" in said
     assert "'region-4' has 0.094 times its share by size" in said
     assert "is waste where sums are added up" in said

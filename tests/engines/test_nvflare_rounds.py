@@ -296,7 +296,8 @@ def test_the_server_leaves_word_of_why_a_job_ended_and_whether_another_would_too
     with pytest.raises(ExchangeError, check=coded("model.parameters-differ", parameters=5, expected=6)):
         again.start_controller(here)
     found = read_ending(kits / "server", JOB)
-    assert (found["final"], found["reason"]) == (True, "the model has 5 parameters, the plan was made for 6")
+    assert found["final"] is True
+    assert found["reason"].startswith("the model has 5 parameters, the plan was made for 6")
     (kits / "server/ended-job.json").write_text('["no word"]')
     assert read_ending(kits / "server", JOB) is None
 

@@ -111,7 +111,7 @@ def test_a_plan_that_the_engine_cannot_run_makes_no_recipe(tmp_path):
     deep = fulcrum.plan(str(tmp_path / "deep.csv"), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, check=coded("engine.plan-refused")):
         PlanSubmission(plan=deep, train="theirs")
-    named = fulcrum.plan(fulcrum.Federation.from_sizes({"a b": [3, 4]}), rounds=2, epsilon=5.0)
+    named = fulcrum.plan(fulcrum.Federation.from_sizes({"../a": [3, 4]}), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, check=coded("engine.plan-refused")):
         PlanSubmission(plan=named, train="theirs")
 

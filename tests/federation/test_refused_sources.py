@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 from sources import CSV, refusal, written
 
-from fulcrum.errors import MissingExtraError
+from fulcrum.errors import MissingExtraError, listing
 from fulcrum.readers.profiles import PROFILES
 
 KNOWN = ".toml, .csv, .tsv, .txt, .xlsx, .xlsm, .xlsb, .xls, .ods, .parquet, .yml, .yaml"
 
 
 def test_an_unknown_name_is_refused_with_the_nearest():
-    known = ", ".join(PROFILES)
+    known = listing(PROFILES)
     assert refusal("sevre") == f"no built-in federation or file 'sevre'. Known: {known}. Did you mean 'severe'?"
 
 

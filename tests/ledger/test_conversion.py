@@ -356,7 +356,8 @@ def test_pipes_in_the_place_of_files_are_refused(path, new):
     new.unlink()
     os.mkfifo(f"{path}-wal")
     refused(
-        lambda: convert_ledger(path, new, named), "-wal is not a file, and has the name of a journal of lyon.ledger"
+        lambda: convert_ledger(path, new, named),
+        "-wal is not a file, and has the name of SQLite's journal of lyon.ledger",
     )
     assert not new.exists()
 

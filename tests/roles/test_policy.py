@@ -131,7 +131,10 @@ def test_a_policy_is_a_small_toml_file(tmp_path):
     for text, reason in (
         ("largest_epsilon_above = 1.0\n", "missing required field `largest_epsilon_inside`"),
         ("largest_epsilon_above = 'a'\nlargest_epsilon_inside = 1.0", "Expected `float`"),
-        ("largest_epsilon_above = 1.0\nlargest_epsilon_inside = 1.0\nlargest_epsilom = 2.0", "unknown field"),
+        (
+            "largest_epsilon_above = 1.0\nlargest_epsilon_inside = 1.0\nlargest_epsilom = 2.0",
+            "no limit 'largest_epsilom'",
+        ),
         ("= 3", "is not a policy"),
     ):
         path.write_text(text)

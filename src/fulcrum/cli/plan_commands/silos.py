@@ -83,10 +83,14 @@ def sign(
 
 
 def policy(
-    plan_file: Annotated[Path | None, argument("Plan file, as `fulcrum plan -o` writes it.")] = None,
+    plan_file: Annotated[
+        Path | None, argument("Plan file, as `fulcrum plan -o` writes it. Default: none, for --template alone.")
+    ] = None,
     *,
-    silo: Annotated[str | None, option("Name of the silo that has the policy.", INPUT)] = None,
-    rules: Annotated[Path | None, option("Policy of the silo, a TOML file.", INPUT, name="--policy")] = None,
+    silo: Annotated[str | None, option("Name of the silo that has the policy. Default: none.", INPUT)] = None,
+    rules: Annotated[
+        Path | None, option("Policy of the silo, a TOML file. Default: none.", INPUT, name="--policy")
+    ] = None,
     ledger: Annotated[
         Path | None,
         option(

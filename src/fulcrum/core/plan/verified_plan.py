@@ -9,7 +9,7 @@
 >>> statement = msgspec.structs.replace(draft.content().guarantee, statement="Everybody is safe.")
 >>> verified_plan(msgspec.structs.replace(draft.content(), guarantee=statement))
 Traceback (most recent call last):
-fulcrum.errors.PlanError: the plan does not hold what it says: words, the statement is not what the figures say
+fulcrum.errors.PlanError: the plan does not hold what it says: words, the statement is not what the figures say. ...
 
 A process verifies a content once, by the digest. `verified_plan` takes a copy of the content before the first check
 and makes the `VerifiedPlan` from this copy alone: a plan object changed in memory, even between check and use, has no

@@ -5,7 +5,7 @@
 >>> policy.check(plan("severe", rounds=10, epsilon={"region": 1.0, "aggregator": 8.0}), "region-1-1")
 >>> policy.check(plan("severe", rounds=10, epsilon=1.0), "region-1-1")
 Traceback (most recent call last):
-fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region, the plan spends 10.48
+fulcrum.errors.PolicyError: silo 'region-1-1' allows epsilon 8 inside its region, the plan spends 10.48. ...
 """
 
 import tomllib

@@ -10,7 +10,7 @@ regions, weights of least noise, weights, clip and server chosen together, and f
 
 >>> rows = {row.allocation: row for row in compare("consortium", rounds=10, epsilon=1.0, parameters=66)}
 >>> f"joint: the least represented region has {rows['joint'].least_influence:.2f} of its influence by size"
-'joint: the least represented region has 0.05 of its influence by size'
+'joint: the least represented region has 0.50 of its influence by size'
 """
 
 import math

@@ -116,10 +116,12 @@ def _weights_levers(plan: PlanFigures) -> Iterator[Lever]:
     outer = set(plan.epsilon_target) - {SILO, plan.federation.innermost.name}
     if plan.silos_draw_noise and not outer:
         together: dict[str, Any] = {"server": joint.server, "shrink": joint.shrink, "weights": joint.weights}
+        # The option alone asks for the recipe's own least influence, and the saving stated must be the option's.
+        together["least_influence"] = max(plan.least_influence, joint.least_influence)
         least += _by_weights(plan, "least-noise", "--recipe joint", **together)
     if least:
         best = max(lever.saving for lever in least)
-        offered = [lever for lever in least if lever.saving >= best - LEAST_SAVING]
+        offered = [lever for lever in least if 1 - lever.saving <= (1 - best) * (1 + LEAST_SAVING)]
         # The costs that are stated are the costs of the option with the larger epsilon inside.
         worst = max(offered, key=lambda lever: lever.plan.worst_epsilon(SILO))
         least_saving = min(lever.saving for lever in offered)
@@ -134,7 +136,7 @@ def _by_weights(plan: PlanFigures, name: str, option: str, *, weights: str = "",
             rule,
             plan.requirement,
             server=changes.get("server", plan.server),
-            least_influence=plan.least_influence,
+            least_influence=changes.get("least_influence", plan.least_influence),
         )
     except ParameterError:  # sizes are secret, or targets too far apart
         return

@@ -11,7 +11,7 @@ from fulcrum.core.plan import figures
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import ROOT
-from fulcrum.errors import ParameterError, in_one_line
+from fulcrum.errors import ParameterError, ShownValue, in_one_line
 from fulcrum.planning.theory.allocation import Requirement
 from fulcrum.planning.theory.weights import least_noise_of_one_tier, region_shares
 from fulcrum.rules.rule_registry import rule_named
@@ -37,7 +37,9 @@ def server_rule_of(plan: PlanData) -> ServerRule:
     rule = rule_named(plan.server).of(FactsOfPlan(plan=plan))
     factor: object = rule.noise_factor()
     if not isinstance(factor, Real) or not 0 < float(factor) < math.inf:
-        raise ParameterError("server-rule.noise-factor-range", rule=plan.server, factor=in_one_line(repr(factor))[:60])
+        raise ParameterError(
+            "server-rule.noise-factor-range", rule=plan.server, factor=ShownValue(in_one_line(repr(factor))[:60])
+        )
     return rule
 
 

@@ -18,7 +18,7 @@ from scipy import special
 from fulcrum.arrays import FloatArray, FloatLike, read_only
 from fulcrum.core.choices import BOUNDS
 from fulcrum.core.privacy_unit import SILO_UNIT
-from fulcrum.errors import ParameterError, UnreachableTargetError, listing, suggestion
+from fulcrum.errors import ParameterError, ShownValue, UnreachableTargetError, listing, suggestion
 from fulcrum.planning.theory.prior import (
     Coupling,
     above_zero,
@@ -119,7 +119,9 @@ def quantised_entropy(concentrations: FloatLike, *, levels: int) -> float:
     p = np.asarray(concentrations, dtype=np.float64).ravel()
     wrong = p[~((p >= 0) & (p <= 1))]
     if wrong.size or not p.size:
-        raise ParameterError("leakage.concentration-range", concentration=wrong[0] if wrong.size else "none")
+        raise ParameterError(
+            "leakage.concentration-range", concentration=wrong[0] if wrong.size else ShownValue("none")
+        )
     counts = np.unique(np.minimum(np.floor(p * levels), levels - 1), return_counts=True)[1]
     return float(special.entr(counts / p.size).sum())
 

@@ -39,7 +39,7 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.core.choices import WEIGHTS
 from fulcrum.core.remaining_noise import largest_by, remaining_noise, sum_by
 from fulcrum.core.topology import SILO, Topology
-from fulcrum.errors import ParameterError, in_one_line, listing, suggestion
+from fulcrum.errors import ParameterError, ShownValue, in_one_line, listing, suggestion
 
 _BISECTIONS = 200
 _LARGEST_WEIGHT = 1e100  # larger ones would overflow when added up
@@ -168,7 +168,9 @@ def _weights_by_silo(weights: Mapping[str, float], federation: Topology) -> Floa
         value = weights[name]
         number = isinstance(value, (int, float, np.number)) and not isinstance(value, (bool, np.complexfloating))
         if not number or not 0 < value <= _LARGEST_WEIGHT:
-            raise ParameterError("weights.range", most=_LARGEST_WEIGHT, value=in_one_line(value)[:40], silo=name)
+            raise ParameterError(
+                "weights.range", most=_LARGEST_WEIGHT, value=ShownValue(in_one_line(value)[:40]), silo=name
+            )
     return _normalise(np.array([weights[name] for name in names], dtype=np.float64))
 
 

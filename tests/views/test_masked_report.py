@@ -1,10 +1,12 @@
 """The report of a plan for masked sums: whom the observer inside is."""
 
 import re
+from html import unescape
 
 import pytest
 
 import fulcrum
+from fulcrum.planning.content.advice import advice_on
 from fulcrum.views.report.dossier import Answers, questions_of
 from fulcrum.views.report.html_report import report
 from fulcrum.views.terminal.plan_tables import observers_in_words
@@ -16,6 +18,10 @@ def words_of(epsilon=1.0, federation="severe", **options):
     return " ".join(re.sub(r"<[^>]+>", " ", report(made)).split())
 
 
+def without_spaces(text):
+    return "".join(unescape(text).split())
+
+
 def test_a_report_says_that_the_server_gets_sums_alone_where_they_are_masked():
     masked, trusted = words_of(aggregation="masked", colluders=2), words_of()
     inside = "inside is the server together with 2 of the silos of a region: sums are masked, and the server gets sums"
@@ -24,7 +30,22 @@ def test_a_report_says_that_the_server_gets_sums_alone_where_they_are_masked():
     assert "sums are masked, so both observers face the noise of a sum" in masked
     assert "curious" not in masked
     assert "is a curious aggregator, which sees single updates" in trusted
-    assert "masked" not in trusted
+    assert "sums are masked" not in trusted
+    assert "gets sums alone" not in trusted
+
+
+def test_a_report_of_trusted_sums_speaks_of_masks_in_advice_alone():
+    """Advice may offer masks; no other word of the report may let a reader think that sums are masked."""
+    made = fulcrum.plan("severe", rounds=10, epsilon=1.0)
+    offered = [piece.text for piece in advice_on(made) if "mask" in piece.text.lower()]
+    assert all(
+        "Plan with --aggregation masked" in text or "mask the sums with --aggregation" in text for text in offered
+    )
+    rest = without_spaces(re.sub(r"<[^>]+>", "", report(made)))
+    for text in offered:
+        assert without_spaces(text) in rest
+        rest = rest.replace(without_spaces(text), "")
+    assert "mask" not in rest.lower()
 
 
 def test_no_report_says_that_nobody_sees_single_updates():

@@ -84,12 +84,21 @@ def test_noise_against_voice_is_answered_by_itself(client):
 
 
 def test_a_deployment_plan_says_what_the_engine_will_refuse(client):
-    federation = fulcrum.Federation.from_sizes({"Köln": [100, 200], "b": [300, 100]})
+    federation = fulcrum.Federation.from_sizes({"Köln/Bonn": [100, 200], "b": [300, 100]})
     settings = {"purpose": "deployment", "parameters": 50, "accountant": "renyi"}
     head = client.plan(federation, **settings).json()["head"]
-    assert "NVIDIA FLARE will refuse this plan: &#39;Köln&#39; cannot name a site of NVIDIA FLARE" in head
+    assert "NVIDIA FLARE will refuse this plan: &#39;Köln/Bonn&#39; cannot name the files of a site" in head
     assert "NVIDIA FLARE" not in client.plan(**settings).json()["head"]
     assert "NVIDIA FLARE" not in client.plan(federation).json()["head"]
+
+
+@pytest.mark.parametrize("name", ["consortium", "tcga-brca"])
+def test_advice_names_no_option_of_the_command_line(name, client):
+    """At tcga-brca one masked group would save more with equal weights, which the command line names as an option."""
+    head = client.plan(name).json()["head"]
+    assert "all silos masked as one group would save" in head
+    assert "; with equal weights too, " in head or name != "tcga-brca"
+    assert "--" not in head
 
 
 def test_merges_are_looked_at_later_where_weights_are_not_by_size(client):

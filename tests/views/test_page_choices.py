@@ -70,8 +70,8 @@ def test_the_way_between_sizes_and_least_noise_is_a_slider_and_the_chart_follows
         in told
     )
     floor = figures(page)
-    rested(page, lambda: slide(page, "least_influence", 90))
-    assert page.locator("#least_influence").input_value() == "0.9"
+    assert page.locator("#least_influence").input_value() == ""  # the recipe's own
+    rested(page, lambda: (page.locator("#least_influence").fill("0.9"), page.keyboard.press("Tab")))
     kept = fulcrum.plan(made.federation, rounds=10, epsilon=1.0, weights=0.8, least_influence=0.9)
     assert shares(page) == [f"{share:.1%}" for share in kept.node_influence("region")]
     assert figures(page) != floor
@@ -118,6 +118,8 @@ def test_both_observers_have_a_verdict_in_words_at_every_epsilon(opened):
 
 def test_advice_is_followed_by_one_click(opened):
     page = opened()
+    assert "all silos masked as one group would save" in page.locator("#hints").inner_text()  # no control, no option
+    assert page.get_by_role("button", name="Protect persons instead of silos").count() == 1
     assert "--" not in page.locator("#head").inner_text()
     after(page, lambda: page.get_by_role("button", name="Promise 1 inside").click())
     assert figures(page)[1] == "1"

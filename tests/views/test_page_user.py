@@ -104,10 +104,10 @@ def test_a_plain_file_needs_no_words_about_its_reading(opened):
 
 def test_a_fraction_of_a_record_is_refused_in_one_line(opened, visit):
     page = opened()
-    chosen(page, "export.csv", b"silo,records,region\na,2.631,n\nb,850,s\n")
+    chosen(page, "export.csv", b"silo,records,region\na,2631.5,n\nb,850,s\n")
     page.locator("#file-error:not(:empty)").wait_for()
     told = page.locator("#file-error").inner_text()
-    assert told.startswith("export.csv line 2: records=2.631")
+    assert told.startswith("export.csv line 2: records=2631.5 must be a whole number")
     assert page.locator("h1").inner_text() == "consortium"
     assert visit.messages == [REFUSED]
     visit.messages.clear()

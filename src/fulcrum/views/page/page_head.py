@@ -79,11 +79,11 @@ def late_advice(plan: Plan) -> str:
 
 
 def page_advice(advice: Iterable[Advice]) -> list[PageAdvice]:
-    """Returns advice with the controls of the page in place of the command line's options."""
+    """Returns advice without the command line's options: the controls of the page stand in their place, if any."""
     return [
         PageAdvice(
             warning=piece.warning,
-            text=piece.finding if piece.offers else piece.text,
+            text=piece.finding.replace("--weights equal", "equal weights"),  # digests cover the words of advice
             offers=tuple(
                 Offer(setting=setting, value=msgspec.json.encode(value).decode(), label=_label(setting, value))
                 for setting, value in piece.offers

@@ -1,6 +1,8 @@
 """A second `deploy` may replace the kits that the first wrote, and nothing else."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from error_codes import coded
@@ -37,7 +39,9 @@ def test_kits_are_not_replaced_without_asking(kits):
     assert (kits / "lille" / "site.key").read_text() == "first"
 
 
-@pytest.mark.parametrize("change", ["add", "edit", "delete", "link", "folder", "no list", "broken list"])
+@pytest.mark.parametrize(
+    "change", ["add", "edit", "delete", "link", "folder", "same name as the list", "no list", "broken list"]
+)
 def test_kits_that_anybody_changed_are_never_replaced(kits, change):
     match change:
         case "add":
@@ -50,6 +54,8 @@ def test_kits_that_anybody_changed_are_never_replaced(kits, change):
             (kits / "lille" / "state").symlink_to("/nowhere")
         case "folder":
             (kits / "lille" / "state").mkdir()
+        case "same name as the list":
+            (kits / "lille" / "written.json").write_text("mine")
         case "no list":
             (kits / "written.json").unlink()
         case "broken list":
@@ -58,6 +64,76 @@ def test_kits_that_anybody_changed_are_never_replaced(kits, change):
     with pytest.raises(DataError, check=coded("kit.folder-changed")):
         write(kits, "second", replaces=True)
     assert sorted(kits.rglob("*")) == before
+
+
+def test_a_ledger_made_while_new_kits_are_written_stops_the_replacement(kits):
+    def replace_slowly():
+        with made_whole(kits, replaces=True) as work:
+            (work / "new").mkdir()
+            (kits / "lille" / "lille.ledger").write_text("spent")
+
+    with pytest.raises(DataError, check=coded("kit.folder-changed")):
+        replace_slowly()
+    assert (kits / "lille" / "lille.ledger").read_text() == "spent"
+    assert [path.name for path in kits.parent.iterdir()] == ["kits"]
+
+
+def test_a_ledger_made_during_the_replacement_itself_stays_on_disk(kits, monkeypatch):
+    unlink = Path.unlink
+
+    def unlink_as_a_site_writes(path, **choices):
+        (path.parent / "lille.ledger").write_text("spent")
+        unlink(path, **choices)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", unlink_as_a_site_writes)
+        write(kits, "second", replaces=True)
+    assert (kits / "lille" / "site.key").read_text() == "second"
+    (left,) = kits.parent.rglob("lille/lille.ledger")
+    assert left.read_text() == "spent"
+
+
+def test_a_site_with_records_is_never_replaced_even_if_the_records_are_listed(tmp_path):
+    def write_with_records(text):
+        with made_whole(tmp_path / "kits", replaces=True) as work:
+            (work / "lille").mkdir()
+            (work / "lille" / "initialised.json").write_text(text)
+            (work / "lille" / "lille.ledger").write_text(text)
+
+    write_with_records("first")
+    with pytest.raises(DataError, check=coded("kit.folder-changed")):
+        write_with_records("second")
+    assert (tmp_path / "kits" / "lille" / "lille.ledger").read_text() == "first"
+
+
+def test_a_link_to_kits_is_never_replaced(kits):
+    link = kits.parent / "link"
+    link.symlink_to(kits)
+    with pytest.raises(DataError, check=coded("kit.folder-changed")):
+        write(link, "second", replaces=True)
+    assert sorted(path.name for path in kits.parent.iterdir()) == ["kits", "link"]
+    assert (link / "lille" / "site.key").read_text() == "first"
+
+
+def test_kits_with_a_folder_that_cannot_be_read_are_never_replaced(tmp_path, monkeypatch):
+    scan = os.scandir
+
+    def scan_as_another_user(path):
+        if Path(path).name == "state":
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    def write_with_state():
+        with made_whole(tmp_path / "kits", replaces=True) as work:
+            (work / "lille" / "state").mkdir(parents=True)
+
+    write_with_state()
+    (tmp_path / "kits" / "lille" / "state" / "lille.ledger").write_text("spent")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", scan_as_another_user)
+        with pytest.raises(DataError, check=coded("kit.folder-changed")):
+            write_with_state()
+    assert (tmp_path / "kits" / "lille" / "state" / "lille.ledger").read_text() == "spent"
 
 
 def fail(folder):

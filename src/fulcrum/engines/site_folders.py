@@ -6,6 +6,7 @@
 import contextlib
 import hashlib
 import ipaddress
+import os
 import re
 import shutil
 import tempfile
@@ -23,6 +24,7 @@ from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.policy import read_policy
 from fulcrum.core.silo.site import FORMAT, Role, Site, SiteSettings
+from fulcrum.core.silo.site_records import MARK
 from fulcrum.errors import DataError, ParameterError, PlanError, in_one_line
 from fulcrum.planning.content.plan_figures import changed_copy
 from fulcrum.planning.engine_limits import SERVER
@@ -170,23 +172,21 @@ def made_whole(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
     Args:
         folder: The folder to write.
         replaces: True to replace a folder that an earlier call wrote and nobody has changed since: a list in the folder
-            has the hash of every file. A further file, a changed file or a record of a site stops the replacement.
+            has the hash of every file. A further file, a changed file or a record of a site stops the replacement, also
+            if the change comes while the new folder is written.
     """
     occupied = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if occupied and not replaces:
         raise DataError("kit.folder-occupied", folder=folder)
-    if occupied and (changed := _changed_file(folder)) is not None:
-        raise DataError("kit.folder-changed", folder=folder, file=changed)
+    if occupied:
+        _check_unchanged(folder, folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
         yield work
         (work / _WRITTEN).write_bytes(msgspec.json.encode(_hashes(work)))
         if occupied:
-            earlier = work.with_name(f"{work.name}.earlier")
-            folder.rename(earlier)
-            work.rename(folder)
-            shutil.rmtree(earlier)
+            _replace(folder, work)
         else:
             if folder.exists():
                 folder.rmdir()
@@ -196,24 +196,70 @@ def made_whole(folder: Path, *, replaces: bool = False) -> Iterator[Path]:
         raise
 
 
+def _replace(folder: Path, work: Path) -> None:
+    """Puts a new folder in the place of an unchanged folder, and deletes the listed files of the unchanged folder."""
+    earlier = work.with_name(f"{work.name}.earlier")
+    folder.rename(earlier)
+    try:
+        _check_unchanged(earlier, folder)  # again: an operator may have made a ledger meanwhile
+        work.rename(folder)
+    except BaseException:
+        earlier.rename(folder)
+        raise
+    # Listed files alone: a file that a process of the earlier folder writes now stays, and so do its parents.
+    listed = [earlier / name for name in (*_listed(earlier), _WRITTEN)]
+    for path in (path for path in listed if not path.is_dir()):
+        path.unlink(missing_ok=True)
+    for path in (*sorted((path for path in listed if path.is_dir()), reverse=True), earlier):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
 def _hashes(folder: Path) -> dict[str, str]:
-    """Returns the SHA-256 of every file below a folder, by relative path, and "" for anything that is no file."""
+    """Returns the SHA-256 of every file below a folder, by relative path, and "" for anything that is no file.
+
+    The list itself is left out. A folder that cannot be read raises `OSError`: it could hold a ledger.
+    """
+
+    def stop(error: OSError) -> None:
+        raise error
+
+    paths = [Path(parent) / name for parent, *kinds in os.walk(folder, onerror=stop) for kind in kinds for name in kind]
     return {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
-        for path in sorted(folder.rglob("*"))
-        if path.name != _WRITTEN and not path.is_symlink()
+        for path in sorted(paths)
+        if path != folder / _WRITTEN
     }
 
 
+def _listed(folder: Path) -> dict[str, str]:
+    return msgspec.json.decode((folder / _WRITTEN).read_bytes(), type=dict[str, str])
+
+
+def _check_unchanged(place: Path, folder: Path) -> None:
+    """Raises `DataError` unless an earlier call wrote all files of a folder, which is at `place` for now."""
+    if (changed := _changed_file(place)) is not None:
+        raise DataError("kit.folder-changed", folder=folder, file=changed)
+
+
 def _changed_file(folder: Path) -> str | None:
-    """Returns the first file or folder that differs from the list of an earlier call; None if nothing differs."""
+    """Returns the first file or folder that stops a replacement; None if nothing differs from the list.
+
+    Links, and marks of sites with records, stop a replacement even if the list has them.
+    """
+    if folder.is_symlink():
+        return folder.name
     try:
-        written = msgspec.json.decode((folder / _WRITTEN).read_bytes(), type=dict[str, str])
+        written = _listed(folder)
     except (OSError, msgspec.DecodeError):
         return _WRITTEN
-    if link := next((path for path in folder.rglob("*") if path.is_symlink()), None):
-        return link.relative_to(folder).as_posix()
-    present = _hashes(folder)
+    try:
+        for path in sorted(folder.rglob("*")):
+            if path.is_symlink() or path.name == MARK:
+                return path.relative_to(folder).as_posix()
+        present = _hashes(folder)
+    except OSError as error:
+        return os.path.relpath(str(error.filename), folder)
     return next((name for name in sorted(written | present) if written.get(name) != present.get(name)), None)
 
 

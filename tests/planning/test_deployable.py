@@ -53,6 +53,21 @@ def test_two_names_with_one_technical_name_are_refused_until_a_column_site_tells
     assert technical_names(told_apart.federation) == {"north": "north", "Zürich": "zh", "Zurich": "Zurich"}
 
 
+@pytest.mark.parametrize("rows", ["Lille,10,north\nlille,10,north\n", "Server,10,north\nb,10,north\n"])
+def test_two_sites_whose_names_differ_in_capital_letters_alone_are_refused(tmp_path, rows):
+    for found in (refusals(planned(tmp_path, rows)), refusals_on_flower(planned(tmp_path, rows, aggregation="masked"))):
+        [reason] = found
+        assert "would both have the name" in reason
+
+
+def test_a_silo_with_the_servers_name_is_refused_whatever_the_name_of_its_site(tmp_path):
+    rows, header = "server,10,north,x\nb,10,north,\n", "silo,records,region,site"
+    [reason] = refusals(planned(tmp_path, rows, header=header))
+    assert "'server' names two sites" in reason
+    [reason] = refusals_on_flower(planned(tmp_path, rows, header=header, aggregation="masked"))
+    assert "'server' names two sites" in reason
+
+
 @pytest.mark.parametrize("site", ["../x", "a b", "é", "-a", "a" * 64])
 def test_a_declared_site_must_be_a_technical_name(tmp_path, site):
     [reason] = refusals(planned(tmp_path, f"a,10,north,{site}\nb,10,north,\n", header="silo,records,region,site"))

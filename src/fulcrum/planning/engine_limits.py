@@ -121,14 +121,16 @@ def _on_taken(plan: "Plan", sites: Sequence[str], taken: Container[str]) -> str:
 
 
 def _on_twins(plan: "Plan", sites: Sequence[str]) -> str:
+    """Returns a refusal of two sites with one name; many file systems and host names ignore capital letters."""
     names, seen = technical_names(plan.federation), {SERVER: SERVER}
     for name in sites:
         site = names[name]
-        if seen.get(site) == name:
+        # A silo with the server's name is the server in every list by name, even if its site has another name.
+        if name == SERVER or seen.get(site.lower()) == name:
             return f"{name!r} names two sites. Silos, regions and {SERVER!r} need names of their own"
-        if site in seen:
-            return f"the sites of {seen[site]!r} and {name!r} would both have the name {site!r}. {_OTHER_NAME}"
-        seen[site] = name
+        if (twin := seen.get(site.lower())) is not None:
+            return f"the sites of {twin!r} and {name!r} would both have the name {site!r}. {_OTHER_NAME}"
+        seen[site.lower()] = name
     return ""
 
 

@@ -154,3 +154,13 @@ def test_a_federation_with_accents_runs_to_its_last_round(engine, table, tmp_pat
     assert all(summary["withheld"] == {} for summary in done.history if "withheld" in summary)
     assert not done.failed
     assert Path(tmp_path / "kits" / "Tubingen").is_dir()
+
+
+def test_a_silo_with_the_name_of_flares_administrator_has_a_kit_of_its_own(tmp_path):
+    pytest.importorskip("nvflare")
+    pytest.importorskip("cryptography")
+    (tmp_path / "silos.csv").write_text("silo,records,region\nadmin@fulcrum.local,200,north\nb,210,north\n")
+    deployment = Deployment(plan=planned(tmp_path / "silos.csv"), train=BUILT_IN)
+    engine_named("nvflare").write_kits(deployment, tmp_path / "kits")
+    assert (tmp_path / "kits" / "admin-fulcrum-local" / "local" / "fulcrum" / "site.key").exists()
+    assert not (tmp_path / "kits" / "admin" / "local" / "fulcrum").exists()

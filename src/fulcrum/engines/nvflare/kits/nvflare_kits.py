@@ -77,7 +77,7 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
             keys_made=bool(keys),
             issuer_made=(work / "issuer.key").exists(),
         )
-    return {"sites": len(kits) - 1, "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
+    return {"sites": len(kits), "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
 
 
 def check_deployable(deployment: Deployment) -> None:
@@ -123,7 +123,7 @@ def _write_site(
 
 
 def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
-    """Lets NVIDIA FLARE make kits and certificates, and returns the folder of every kit by the name in the plan."""
+    """Lets NVIDIA FLARE make kits and certificates, and returns the folder of every site by the name in the plan."""
     try:
         from nvflare.lighter.entity import Project, participant_from_dict
         from nvflare.lighter.impl.cert import CertBuilder
@@ -167,9 +167,10 @@ def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
     if context.get("build_error"):
         raise DataError("flare.provision-failed", reason=output.getvalue().strip().splitlines()[-1])
     provisioned = work / "provisioned" / PROJECT
-    kits = {name: work / site for name, site in (technical | {ADMIN: "admin"}).items()}
-    for name, kit in kits.items():
-        (provisioned / "prod_00" / (ADMIN if name == ADMIN else kit.name)).rename(kit)
+    # The administrator is no site: a silo may have the administrator's name in the plan.
+    kits = {name: work / site for name, site in technical.items()}
+    for made, kit in ((ADMIN, work / "admin"), *((kit.name, kit) for kit in kits.values())):
+        (provisioned / "prod_00" / made).rename(kit)
     (work / "authority").mkdir(mode=0o700)
     shutil.move(provisioned / "state", work / "authority" / "state")
     for file in (work / "authority").rglob("*.json"):

@@ -15,6 +15,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from fulcrum.engines import installation
 from fulcrum.engines.installation import LIST, versions_of, write_installation, write_wheel
 
 ROOT = Path(__file__).parents[2]
@@ -48,6 +49,20 @@ def test_the_wheel_of_a_kit_is_whole_and_has_the_same_hash_each_time(tmp_path):
         assert wheel_checks.lacking(opened.namelist()) == []
         assert opened.testzip() is None
     assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_wheel_holds_no_file_that_is_neither_module_nor_resource(tmp_path, monkeypatch):
+    package = tmp_path / "fulcrum"
+    own = ["__init__.py", "py.typed", "core/silo.py", "error_messages/core.toml", "engines/templates/flower/run.sh"]
+    secret = ["issuer.key", "data/patients.csv", "site.toml", "engines/templates/site.key", ".env", ".backup/silo.py"]
+    secret += ["plan.json", "core/silo.py~", "core/.silo.py.swp", "core/lille.ledger"]
+    for name in own + secret:
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(name)
+    monkeypatch.setattr(installation, "_package", lambda: package)
+    with zipfile.ZipFile(write_wheel(tmp_path)) as opened:
+        inside = {name.removeprefix("fulcrum/") for name in opened.namelist() if ".dist-info/" not in name}
+    assert inside == set(own)
 
 
 def test_a_kit_installs_into_an_empty_environment_without_any_index(tmp_path):

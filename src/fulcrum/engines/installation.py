@@ -24,6 +24,10 @@ LIST = "requirements.txt"
 _EXTRAS = {"nvflare": "nvflare,secure,fast", "flower": "flower,fast"}
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the same moment in every wheel, so that the same code has the same hash
 _METADATA = ("METADATA", "WHEEL", "entry_points.txt")
+_RESOURCES = {"error_messages": (".toml",), "engines/locks": (".txt",), "views/templates": (".html", ".css", ".js")}
+_RESOURCES |= {"engines/templates": (".md", ".sh", ".jinja")}
+"""By folder of the package: the endings of files that are no modules. Kits go to other organisations: keys, plans and
+tables of a developer, left in the folder of the package, must not go with them."""
 
 
 def write_installation(kit: Path, engine: str, *, wheel: Path | None = None) -> Path:
@@ -55,8 +59,8 @@ def versions_of(engine: str) -> str:
 def write_wheel(folder: Path) -> Path:
     """Writes the wheel of this Fulcrum into a folder, and returns the path of the wheel.
 
-    The wheel holds the files of the running package, so that a kit carries the code that made the kit. A checkout needs
-    no build: the build backend would come from an index.
+    The wheel holds the modules and resources of the running package, so that a kit carries the code that made the kit.
+    A checkout needs no build: the build backend would come from an index.
 
     Raises:
         DataError: Fulcrum runs from a source tree that was never installed.
@@ -89,11 +93,20 @@ def _package() -> Path:
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:
-    """Yields name and content of every file of the running package."""
+    """Yields name and content of every module and every resource of the running package, and of no other file."""
     package = _package()
     for path in sorted(package.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
+        if path.is_file() and _is_of_the_package(path.relative_to(package)):
             yield path.relative_to(package.parent).as_posix(), path.read_bytes()
+
+
+def _is_of_the_package(path: Path) -> bool:
+    """Returns True for the relative path of a module or a resource; hidden files and folders are neither."""
+    if any(part.startswith(".") or part == "__pycache__" for part in path.parts):
+        return False
+    if path.suffix == ".py" or path.as_posix() == "py.typed":
+        return True
+    return any(path.is_relative_to(folder) and path.suffix in endings for folder, endings in _RESOURCES.items())
 
 
 def _information(installed: Distribution, folder: str) -> Iterator[tuple[str, bytes]]:

@@ -33,6 +33,7 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fulcrum.engines.flower.gate import (
     _HOLD_INTERVAL,
+    _LONGEST_HOLD,
     _MOST_WAITING,
     _PART,
     _REQUESTS_OF_A_PEER,
@@ -213,6 +214,22 @@ def test_a_question_for_messages_is_held_until_there_is_one(behind):
     assert time.monotonic() - began >= 3 * _HOLD_INTERVAL
     assert len(behind.seen) == 4, "the SuperLink gives a message once: it is not asked again"
     assert len({bytes(data) for data in behind.seen}) == 1
+
+
+def test_a_second_question_of_a_supernode_ends_the_first_and_gets_the_message(behind):
+    """The connection of the first may be dead: a message for a dead connection is lost."""
+    behind.answers = lambda asked: b"message" if asked == 5 else b""
+    with behind.asked(NEWS) as first:
+        while not behind.seen:
+            time.sleep(0.01)
+        began = time.monotonic()
+        with behind.asked(NEWS) as second:
+            assert b"content-length: 0\r\n" in first.recv(2**16)
+            assert time.monotonic() - began < _LONGEST_HOLD / 2
+            answer = b""
+            while not answer.endswith(b"message") and (part := second.recv(2**16)):
+                answer += part
+    assert answer.endswith(b"\r\n\r\nmessage")
 
 
 def test_nobody_asks_for_the_messages_of_a_supernode_that_has_left(behind):

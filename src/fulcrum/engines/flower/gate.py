@@ -159,6 +159,7 @@ class Gate:
             most_requests=_REQUESTS_OF_A_PEER,
             patience=patience,
         )
+        self._held: dict[bytes, asyncio.Future[None]] = {}
         self._failures = httpx.HTTPError
         self._superlink = httpx.AsyncClient(
             base_url=f"https://127.0.0.1:{port}", verify=trusted, timeout=timeout, limits=limits, trust_env=False
@@ -187,8 +188,11 @@ class Gate:
             return
         try:
             async with self._in_flight.reserve(key, length + self._sizes.answer(question)):
-                hand_on = self._hold if question == _NEWS else self._hand_on
-                await hand_on(scope["raw_path"].decode(), headers, receive, send)
+                path = scope["raw_path"].decode()
+                if question == _NEWS:
+                    await self._hold(key, path, headers, receive, send)
+                else:
+                    await self._hand_on(path, headers, receive, send)
         except NoRoomError:
             await _end(send, _BUSY)
 
@@ -220,30 +224,40 @@ class Gate:
         finally:
             await answer.aclose()
 
-    async def _hold(self, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
+    async def _hold(self, key: bytes, path: str, headers: _Headers, receive: _Receive, send: _Send) -> None:
         """Asks the SuperLink for a SuperNode's messages until a message is there, or the time is up.
 
-        The SuperLink gives a message once. When the SuperNode has left, the gate stops: the message would be lost.
+        The SuperLink gives a message once. When the SuperNode has left, the gate stops: the message would be lost. A
+        second question of the SuperNode ends the first, whose connection may be dead: at most one question of a
+        SuperNode is held.
         """
         end_to_end = [(name, value) for name, value in headers if name.lower() not in _OF_ONE_CONNECTION]
         loop = asyncio.get_running_loop()
-        deadline, leaving = loop.time() + _LONGEST_HOLD, None
+        deadline, leaving, replaced = loop.time() + _LONGEST_HOLD, None, loop.create_future()
         try:
             content = b"".join([part async for part in _content(receive)])
+            if (earlier := self._held.get(key)) is not None and not earlier.done():
+                earlier.set_result(None)
+            self._held[key] = replaced
             leaving = asyncio.ensure_future(receive())
             while True:
                 answer = await self._superlink.post(path, headers=end_to_end, content=content)
                 # An answer without messages has no bytes. All else is the SuperNode's to read.
-                if answer.content or answer.status_code != _OK or loop.time() > deadline:
+                if answer.content or answer.status_code != _OK or loop.time() > deadline or replaced.done():
                     break
-                if (await asyncio.wait([leaving], timeout=_HOLD_INTERVAL))[0]:
+                await asyncio.wait([leaving, replaced], timeout=_HOLD_INTERVAL, return_when=asyncio.FIRST_COMPLETED)
+                if leaving.done():
                     return
+                if replaced.done():
+                    break
         except (self._failures, _CutShort):
             await _end(send, _AWAY)
             return
         finally:
             if leaving is not None:
                 leaving.cancel()
+            if self._held.get(key) is replaced:
+                del self._held[key]
         answer_headers = [(name, value) for name, value in answer.headers.raw if name.lower() not in _OF_DECODED]
         answer_headers.append((b"content-length", b"%d" % len(answer.content)))
         await send({"type": "http.response.start", "status": answer.status_code, "headers": answer_headers})

@@ -33,6 +33,15 @@ def test_another_version_is_refused_before_a_kit_is_written(monkeypatch, install
     assert not (tmp_path / "kits").exists()
 
 
+def test_a_site_with_another_version_does_not_start(monkeypatch):
+    pytest.importorskip("nvflare")
+    from fulcrum.engines.nvflare.site_launcher import SiteLauncher
+
+    monkeypatch.setattr(flare_version, "version", lambda _: "2.10.0")
+    with pytest.raises(EngineError, check=coded("flare.version", installed="2.10.0", newest="2.9.0")):
+        SiteLauncher()
+
+
 def test_the_tests_pin_one_version_and_users_get_the_tested_ones():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert f"nvflare=={flare_version.NEWEST}" in project["dependency-groups"]["test"]

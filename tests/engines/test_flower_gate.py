@@ -31,6 +31,7 @@ from flwr.supercore.protobuf.client import ProtobufRequestContext
 from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from fulcrum.engines.flower import gate
 from fulcrum.engines.flower.gate import (
     _HOLD_INTERVAL,
     _LONGEST_HOLD,
@@ -42,6 +43,7 @@ from fulcrum.engines.flower.gate import (
     Sizes,
 )
 from fulcrum.engines.flower.kits.certificates import AUTHORITY, CERTIFICATE, KEY, write_certificates
+from fulcrum.engines.flower.server_side import flower_version
 from fulcrum.engines.flower.server_side.node_identity import RegisteredNodes
 from fulcrum.engines.local_sites import free_port
 
@@ -590,3 +592,11 @@ def test_what_is_no_tls_is_not_answered(behind):
             assert b"HTTP" not in stranger.recv(100)
     assert behind.seen == []
     assert behind.status(WHOLE) == b"200"
+
+
+def test_a_gate_in_front_of_another_version_of_flower_does_not_start(monkeypatch):
+    words = ["gate", "--host", "127.0.0.1", "--port", "1", "--superlink", "2"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(flower_version, "version", lambda _: "1.42.0")
+    with pytest.raises(SystemExit, match=r"1\.42\.0"):
+        gate.main()

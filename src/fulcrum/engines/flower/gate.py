@@ -33,7 +33,9 @@ from typing import Any
 from fulcrum.connections import connection_class
 from fulcrum.engines.flower.kits.certificates import AUTHORITY, CERTIFICATE, KEY
 from fulcrum.engines.flower.server_side.bytes_in_flight import BytesInFlight, NoRoomError
+from fulcrum.engines.flower.server_side.flower_version import check_version
 from fulcrum.engines.flower.server_side.node_identity import RegisteredNodes, claimed_key, is_signed
+from fulcrum.errors import EngineError
 
 if sys.platform != "win32":
     import resource
@@ -327,6 +329,10 @@ def main() -> None:
     parser.add_argument("--database", type=Path, default=Path(DATABASE), help="the SuperLink's, which names its nodes")
     parser.add_argument("--patience", type=float, default=_PATIENCE, help="seconds for the shortest request")
     options = parser.parse_args()
+    try:
+        check_version()  # paths, headers and tables of another version may differ
+    except EngineError as error:
+        sys.exit(str(error))
     nodes, sizes = RegisteredNodes(options.database), Sizes(options.largest_answer)
     share = min(1.0, _most_files() / _USUAL_FILES)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

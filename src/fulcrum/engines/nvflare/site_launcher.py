@@ -16,6 +16,7 @@ from nvflare.app_common.job_launcher.client_process_launcher import ClientProces
 
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.durable_files import write_whole
+from fulcrum.engines.nvflare.kits.flare_version import check_version
 from fulcrum.engines.nvflare.site_jobs.admission import is_job, restrict_commands, restrict_peers
 from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
 from fulcrum.errors import EngineError
@@ -71,6 +72,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self._guarded = False
+        check_version()  # the site's own version counts: the machine that made the kit may have another
         restrict_commands()
 
     def launch_job(self, job_meta: dict[str, Any], fl_ctx: FLContext) -> JobHandleSpec:

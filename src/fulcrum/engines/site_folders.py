@@ -207,7 +207,7 @@ def _replace(folder: Path, work: Path) -> None:
         earlier.rename(folder)
         raise
     # Listed files alone: a file that a process of the earlier folder writes now stays, and so do its parents.
-    listed = [earlier / name for name in (*_listed(earlier), _WRITTEN)]
+    listed = [earlier / name for name in (*_read_list(earlier), _WRITTEN)]
     for path in (path for path in listed if not path.is_dir()):
         path.unlink(missing_ok=True)
     for path in (*sorted((path for path in listed if path.is_dir()), reverse=True), earlier):
@@ -232,7 +232,7 @@ def _hashes(folder: Path) -> dict[str, str]:
     }
 
 
-def _listed(folder: Path) -> dict[str, str]:
+def _read_list(folder: Path) -> dict[str, str]:
     return msgspec.json.decode((folder / _WRITTEN).read_bytes(), type=dict[str, str])
 
 
@@ -250,7 +250,7 @@ def _changed_file(folder: Path) -> str | None:
     if folder.is_symlink():
         return folder.name
     try:
-        written = _listed(folder)
+        written = _read_list(folder)
     except (OSError, msgspec.DecodeError):
         return _WRITTEN
     try:

@@ -169,8 +169,8 @@ def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
     provisioned = work / "provisioned" / PROJECT
     # The administrator is no site: a silo may have the administrator's name in the plan.
     kits = {name: work / site for name, site in technical.items()}
-    for made, kit in ((ADMIN, work / "admin"), *((kit.name, kit) for kit in kits.values())):
-        (provisioned / "prod_00" / made).rename(kit)
+    for source, kit in ((ADMIN, work / "admin"), *((kit.name, kit) for kit in kits.values())):
+        (provisioned / "prod_00" / source).rename(kit)
     (work / "authority").mkdir(mode=0o700)
     shutil.move(provisioned / "state", work / "authority" / "state")
     for file in (work / "authority").rglob("*.json"):

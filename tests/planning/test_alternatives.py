@@ -30,7 +30,7 @@ def test_the_sentence_names_the_saving_and_who_loses_most_of_its_voice():
     said = other_weights(plan(federation, rounds=10, epsilon=1.0)).sentence
     # by size 200 of 850, by least noise 2² of 2² + 8² + 8²
     assert "region 'north' would have 3.0% of the model in place of 24%." in said
-    assert "(--weights least-noise)" in said
+    assert "(--weights least-noise or --recipe joint --least-influence 0)" in said
 
 
 def test_a_larger_epsilon_inside_is_named_and_one_that_stays_is_not():

@@ -64,6 +64,39 @@ def test_every_lever_saves_what_a_plan_with_its_settings_saves(name, settings):
             assert lever.saving == pytest.approx(1 - row.noise_budget / rows["optimal"].noise_budget, rel=exact)
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"weights": "equal"},
+        {"weights": "least-noise"},
+        {"weights": 0.5},
+        {"weights": "least-noise", "epsilon": {"region": 1.0, "aggregator": 1.5}},
+        {"recipe": "joint"},
+        {"purpose": "deployment"},
+    ],
+    ids=str,
+)
+def test_a_plan_with_the_option_of_a_lever_has_the_figures_of_the_lever(settings):
+    """The options are added to the settings of the plan, as a reader adds them to the command."""
+    target = {**BRCA, "parameters": 66, **settings}
+    for lever in levers_of(plan("tcga-brca", **target)):
+        for option in lever.option.split(" or "):
+            words = option.split()
+            changes = dict(zip((word[2:].replace("-", "_") for word in words[::2]), words[1::2], strict=True))
+            changes |= {name: float(changes[name]) for name in ("rounds", "least_influence") if name in changes}
+            changes |= {"rounds": int(changes.get("rounds", target["rounds"]))}
+            wanted = target["epsilon"]
+            inside = {"server+silo": wanted["aggregator"]} if isinstance(wanted, dict) else {}
+            if "aggregation" in changes:
+                above = {"federation": 1.0} if "epsilon" in changes else {"region": 1.0}
+                changes |= {"epsilon": {**above, **inside}}
+            after = plan("tcga-brca", **{**target, **changes})
+            assert after.model_noise == pytest.approx(lever.plan.model_noise, rel=1e-5), option
+            assert after.worst_epsilon("silo") == pytest.approx(lever.plan.worst_epsilon("silo"), rel=1e-5), option
+            assert after.influence == pytest.approx(lever.plan.influence, rel=1e-5), option
+
+
 def test_equal_weights_are_tried_under_the_allocation_of_the_plan():
     levers = by_name(plan("tcga-brca", **BRCA, allocation="uniform"))
     again = plan("tcga-brca", **BRCA, allocation="uniform", weights="equal")

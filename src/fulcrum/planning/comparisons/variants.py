@@ -13,6 +13,7 @@ import numpy as np
 
 from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError, UnreachableTargetError
+from fulcrum.planning.content.levers import joint_option
 from fulcrum.planning.content.plan_figures import as_research
 from fulcrum.planning.inputs.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.plan import Plan
@@ -75,7 +76,7 @@ def other_weights(plan: Plan) -> OtherWeights | None:
         "--weights least-noise": Recipe(
             weights="least-noise", clip_norm=plan.clip_norm, server=plan.server if weighted else "sum"
         ),
-        "--recipe joint": replace(joint, clip_norm=plan.clip_norm),
+        joint_option(plan): replace(joint, clip_norm=plan.clip_norm, least_influence=plan.least_influence),
     }
     continuous = as_research(plan)  # the lattice changes no figure here, and takes long to check
     plans: dict[str, Plan] = {}

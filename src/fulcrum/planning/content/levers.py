@@ -11,6 +11,7 @@ changes a plan. Merges of regions are in `fulcrum.planning.content.advice`.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,8 @@ def levers_of(plan: PlanFigures) -> tuple[Lever, ...]:
         *_attempt(_mask_lever, continuous),
         *_attempt(_rounds_lever, continuous),
     ]
-    other = [*_attempt(_one_group_lever, continuous), *_attempt(_person_lever, continuous)]
+    person = partial(_person_lever, is_cut=plan.is_deployment)
+    other = [*_attempt(_one_group_lever, continuous), *_attempt(person, continuous)]
     return (
         *sorted((lever for lever in same if lever.saving >= LEAST_SAVING), key=lambda lever: -lever.saving),
         *(lever for lever in other if lever.saving >= LEAST_SAVING or lever.name == "person"),
@@ -98,7 +100,7 @@ def masked_variant(plan: PlanFigures) -> PlanFigures | None:
     sizes = np.bincount(federation.innermost.parent_of)
     if not all(_can_be_masked(plan.target, members.reshape(1)) for members in np.unique(sizes)):
         return None
-    return _solve_variant(plan, federation, replace(plan.target, aggregation="masked"))
+    return _solve_variant(*_weighed_anew(plan, replace(plan.target, aggregation="masked")))
 
 
 def with_equal_weights(plan: PlanFigures) -> PlanFigures | None:
@@ -116,9 +118,7 @@ def _weights_levers(plan: PlanFigures) -> Iterator[Lever]:
     outer = set(plan.epsilon_target) - {SILO, plan.federation.innermost.name}
     if plan.silos_draw_noise and not outer:
         together: dict[str, Any] = {"server": joint.server, "shrink": joint.shrink, "weights": joint.weights}
-        # The option alone asks for the recipe's own least influence, and the saving stated must be the option's.
-        together["least_influence"] = max(plan.least_influence, joint.least_influence)
-        least += _by_weights(plan, "least-noise", "--recipe joint", **together)
+        least += _by_weights(plan, "least-noise", joint_option(plan), **together)
     if least:
         best = max(lever.saving for lever in least)
         offered = [lever for lever in least if 1 - lever.saving <= (1 - best) * (1 + LEAST_SAVING)]
@@ -126,6 +126,15 @@ def _weights_levers(plan: PlanFigures) -> Iterator[Lever]:
         worst = max(offered, key=lambda lever: lever.plan.worst_epsilon(SILO))
         least_saving = min(lever.saving for lever in offered)
         yield replace(worst, saving=least_saving, option=" or ".join(lever.option for lever in offered))
+
+
+def joint_option(plan: PlanFigures) -> str:
+    """Returns the option of the joint recipe with the plan's least influence, which the recipe would replace."""
+    joint = recipe_for(RECIPES["joint"], plan.unit)
+    option = "--recipe joint" if plan.weights_rule == "sizes" else f"--recipe joint --weights {joint.weights}"
+    if plan.least_influence == joint.least_influence:
+        return option
+    return f"{option} --least-influence {plan.least_influence!r}".removesuffix(".0")
 
 
 def _by_weights(plan: PlanFigures, name: str, option: str, *, weights: str = "", **changes: Any) -> Iterator[Lever]:
@@ -136,7 +145,7 @@ def _by_weights(plan: PlanFigures, name: str, option: str, *, weights: str = "",
             rule,
             plan.requirement,
             server=changes.get("server", plan.server),
-            least_influence=changes.get("least_influence", plan.least_influence),
+            least_influence=plan.least_influence,
         )
     except ParameterError:  # sizes are secret, or targets too far apart
         return
@@ -178,24 +187,50 @@ def _one_group_lever(plan: PlanFigures) -> Iterator[Lever]:
     if not _can_be_masked(plan.target, np.bincount(federation.innermost.parent_of)):
         return
     target = replace(plan.target, aggregation="masked", epsilon=inside | {ROOT: min(targets.values())})
-    group = _solve_variant(plan, federation, target)
+    group = _solve_variant(*_weighed_anew(plan, target))
     option = f"--aggregation masked --epsilon {ROOT}={min(targets.values()):g}"
     yield replace(_lever("one-group", plan, group, option), changes_promise=True)
 
 
-def _person_lever(plan: PlanFigures) -> Iterator[Lever]:
-    """Yields the unit person with the plan's targets, if the declared sizes can be numbers of persons."""
+def _person_lever(plan: PlanFigures, *, is_cut: bool) -> Iterator[Lever]:
+    """Yields the unit person with the plan's targets, if the declared sizes can be numbers of persons.
+
+    Args:
+        plan: The plan, with continuous noise.
+        is_cut: True if deployed silos would cut the gradients of persons to a lattice, at a larger sensitivity.
+    """
     federation, target = plan.federation, plan.target
     usable = federation.sizes_known and bool(federation.sizes.min() >= 1) and plan.silos_draw_noise
     if plan.unit.is_within_silo or not usable or plan.floor is not None or plan.spent:
         return
     persons = replace(federation, persons=federation.sizes, chosen_weights=None)
-    target = replace(target, unit=PrivacyUnit(name="person"))
+    target = replace(target, unit=PrivacyUnit(name="person", is_cut=is_cut))
     weights = recipe_for(RECIPES["paper"], target.unit).weights
     federation = choose_weights(persons, weights, target.requirement(persons), server="sum").federation
     plain = changed_copy(plan, weights_rule=weights, server="sum", shrink=False, clip_share=1.0, influence_mix=0.0)
     after = _solve_variant(changed_copy(plain, rule_weights=None), federation, target)
-    yield Lever(name="person", plan=after, saving=0.0, option="--unit person", changes_promise=True)
+    option = "--unit person"  # with the plain sum and weights by size, whatever the plan has
+    option += "" if plan.server_rule.adds_up else " --recipe paper --server sum"
+    option += "" if plan.weights_rule == weights else f" --weights {weights}"
+    yield Lever(name="person", plan=after, saving=0.0, option=option, changes_promise=True)
+
+
+def _weighed_anew(plan: PlanFigures, target: Target) -> tuple[PlanFigures, Topology, Target]:
+    """Returns plan, federation and target, with the weights that the plan's rule gives for this target.
+
+    Weights toward least noise follow from the target; all other weights are those of the plan.
+    """
+    if plan.weights_rule != "least-noise" and isinstance(plan.weights_rule, str):
+        return plan, plan.federation, target
+    counting = choose_weights(
+        plan.federation,
+        plan.weights_rule,
+        target.requirement(plan.federation),
+        server=plan.server,
+        least_influence=plan.least_influence,
+    )
+    weighed = changed_copy(plan, influence_mix=counting.mix, rule_weights=counting.by_rule)
+    return weighed, counting.federation, target
 
 
 def _solve_variant(plan: PlanFigures, federation: Topology, target: Target) -> PlanFigures:

@@ -177,3 +177,16 @@ def test_deployment_changes_no_lever():
     assert list(research) == list(deployed)
     for name, lever in research.items():
         assert deployed[name].saving == pytest.approx(lever.saving, rel=1e-6)
+
+
+def test_another_promise_names_its_observers_the_person_in_one_silo_and_who_loses_influence():
+    texts = {piece.kind: piece.text for piece in fulcrum.advice_on(plan("tcga-brca", **BRCA))}
+    assert "all records of one person in one silo" in texts["person"]  # in two silos a person has a larger epsilon
+    inside = display_epsilon(plan("tcga-brca", **BRCA, unit="person").worst_epsilon("silo"))
+    assert f"Against a curious region aggregator the epsilon of a person would be {inside:g}." in texts["person"]
+    # with equal weights Northeast-1 has 409/9 of 1088 records in place of 150
+    assert "87.0%, and silo 'Northeast-1' would have 3.2% of the model in place of 14%" in texts["one-group"]
+    one_sum = plan("tcga-brca", rounds=10, epsilon={"federation": 1.0}, aggregation="masked")
+    [person] = [piece.text for piece in fulcrum.advice_on(one_sum) if piece.kind == "person"]
+    assert "against an observer of the global sum" in person
+    assert "an observer of the sums of a region" not in person

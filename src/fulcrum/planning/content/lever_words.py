@@ -6,7 +6,7 @@
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -130,12 +130,19 @@ def _words_on_one_group(plan: PlanFigures, lever: Lever) -> _Words:
     above, inside = (display_epsilon(after.worst_epsilon(tier)) for tier in (None, SILO))
     equal = with_equal_weights(after)
     further = 0.0 if equal is None else 1 - equal.model_noise / plan.model_noise
-    together = f"; with --weights equal too, {further:.1%}" if further > lever.saving + LEAST_SAVING else ""
+    together = ""
+    if equal is not None and further > lever.saving + LEAST_SAVING:
+        silo = _least_represented(plan, replace(lever, plan=equal), SILO)
+        together = f"; with --weights equal too, {further:.1%}, and {silo}"
+    moves = ""
+    if (after.node_influence(inner) / plan.node_influence(inner)).min() < 1 - LEAST_SAVING:
+        moves = f"Weights follow the target: {_least_represented(plan, lever, inner)}."
     return [
         f"Another promise: all silos masked as one group would save {lever.saving:.1%} of the noise that enters the "
         f"model in each round{together}. Nobody would see the sum of a {inner}. Over {_rounds_word(plan)} the worst "
         f"epsilon would be {above:g} against an observer outside the federation who sees the sum of all silos, and "
         f"{inside:g} against {inside_in_words(after)}.",
+        moves,
         _FLOWER,
     ], ()
 
@@ -144,13 +151,14 @@ def _words_on_person(plan: PlanFigures, lever: Lever) -> _Words:
     after = lever.plan
     whole = after.person_epsilons["whole_silo_above"]
     silo = f"epsilon {display_epsilon(whole):g}" if whole <= NO_PROTECTION else "no protection"
-    above = display_epsilon(after.worst_epsilon())
+    above, inside = (display_epsilon(after.worst_epsilon(tier)) for tier in (None, SILO))
+    sums = "the global sum" if after.one_group else f"the sums of a {plan.federation.innermost.name}"
     return [
         f"Another promise: with the unit person, epsilon {above:g} over {_rounds_word(plan)}, against an observer of "
-        f"the sums of a {plan.federation.innermost.name}, would protect all records of one person, and a silo's whole "
-        f"dataset would have {silo}. The noise that enters the model in each round would be "
-        f"{after.model_noise:.3g} C², where C limits the gradient of one person instead of the update of a silo, and "
-        "declared sizes would count persons.",
+        f"{sums}, would protect all records of one person in one silo, and a silo's whole dataset would have {silo}. "
+        f"Against {inside_in_words(after)} the epsilon of a person would be {inside:g}. The noise that enters the "
+        f"model in each round would be {after.model_noise:.3g} C², where C limits the gradient of one person "
+        "instead of the update of a silo, and declared sizes would count persons.",
     ], (("unit", "person"),)
 
 

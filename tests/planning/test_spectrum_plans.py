@@ -63,6 +63,24 @@ def test_a_forged_plan_fails_the_check_of_the_prior():
     assert failing(content) == {}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"source": ""}, {"source": "x\nverified: yes"}, {"source": "\x1b[31m"}, {"variances": [1.0] * 7}],
+    ids=str,
+)
+def test_a_source_that_could_forge_a_line_or_variances_of_another_head_fail_the_check_of_the_prior(changes):
+    content = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, purpose="deployment").content()
+    settings = msgspec.structs.replace(content.settings, spectrum=msgspec.structs.replace(PUBLIC, **changes))
+    assert list(failing(msgspec.structs.replace(content, settings=settings, digest=""))) == ["prior"]
+
+
+def test_the_assumption_on_public_variances_names_the_issuer_who_declares_it():
+    plan = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, purpose="deployment")
+    [claim] = [claim for claim in plan.content().guarantee.assumptions if "input variances" in claim]
+    assert "the issuer of the plan declares so" in claim
+    assert any("the issuer declares public, public.npz" in sentence for sentence in recipe_words(plan))
+
+
 def test_words_of_another_origin_fail_the_check_of_words():
     content = fulcrum.plan("isic-paper", **PROMISE, public=SPLIT).content()
     settings = msgspec.structs.replace(content.settings, spectrum=PUBLIC)
@@ -79,6 +97,7 @@ def test_words_of_another_origin_fail_the_check_of_words():
         ({"public": Spectrum(variances=[], origin="public", source="x")}, "plan.spectrum-range"),
         ({"public": Spectrum(variances=[1.0, 0.0], origin="public", source="x")}, "plan.spectrum-range"),
         ({"public": Spectrum(variances=[float("nan")], origin="public", source="x")}, "plan.spectrum-range"),
+        ({"public": msgspec.structs.replace(PUBLIC, source="x\nverified: yes")}, "plan.name-invalid"),
     ],
 )
 def test_a_prior_that_no_server_could_use_is_refused_with_the_reason(changes, code):

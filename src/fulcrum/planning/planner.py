@@ -37,7 +37,7 @@ from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
 from fulcrum.core.plan.plan_file import Spectrum, key_bytes
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
-from fulcrum.core.topology import ROOT, SILO, Topology
+from fulcrum.core.topology import ROOT, SILO, Topology, name_problem
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
 from fulcrum.planning.content.advice import advice_on
 from fulcrum.planning.content.plan_figures import drawn_noise
@@ -477,6 +477,8 @@ def _check_prior(execution: Execution, parameters: int | None) -> None:
         raise ParameterError("plan.spectrum-origin", source=spectrum.source)
     if not all(0 < variance <= LARGEST for variance in spectrum.variances) or not spectrum.variances:
         raise ParameterError("plan.spectrum-range", most=LARGEST)
+    if rule := name_problem(spectrum.source):
+        raise ParameterError("plan.name-invalid", rule=rule, name=spectrum.source)
     inputs = len(spectrum.variances)
     if parameters is not None and parameters % (inputs + 1) and parameters % inputs:
         raise ParameterError("plan.spectrum-length", inputs=inputs, source=spectrum.source, parameters=parameters)

@@ -66,7 +66,7 @@ def _on_prior(plan: Plan) -> list[str]:
     if plan.spectrum is None:
         return []
     inputs = len(plan.spectrum.variances)
-    from_where = f"public data, {plan.spectrum.source}"
+    from_where = f"data that the issuer declares public, {plan.spectrum.source}"
     if plan.spectrum.origin != "public":
         from_where = f"the pooled training split of {plan.spectrum.source}, outside every epsilon, for research alone"
     return [

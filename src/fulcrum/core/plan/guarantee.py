@@ -27,7 +27,10 @@ FILTERS = {"exact": "Smith and Thakurta 2022", "renyi": "Feldman and Zrnic 2021"
 _TOLERANCE = 1e-9  # relative, of an epsilon that was solved for
 
 _ON_PRIOR = {
-    "public": "the input variances that the server's prior reads come from public data, not from records of the silos",
+    "public": (
+        "the input variances that the server's prior reads come from public data, not from records of the silos: the "
+        "issuer of the plan declares so, and no check can tell"
+    ),
     "training-split": "the input variances that the server's prior reads are a release outside every epsilon here",
 }
 """By origin of the variances, the claim on the server's prior."""

@@ -27,7 +27,7 @@ from fulcrum.core.plan.verify_floors import floor_problem
 from fulcrum.core.plan.verify_masking import masking_problem
 from fulcrum.core.plan.verify_persons import person_epsilons, stated_epsilons
 from fulcrum.core.plan.verify_weights import least_possible_noise, weights_problem
-from fulcrum.core.topology import ROOT, SILO
+from fulcrum.core.topology import ROOT, SILO, name_problem
 
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
@@ -192,6 +192,11 @@ def _prior(content: PlanFile) -> Check:
         return _check("prior", "a prior by input variances, or variances, without a server that reads them")
     released = spectrum.origin != "public" and content.purpose == "deployment"
     problem = "the variances come from the silos' own records, and no epsilon counts them" if released else ""
+    if rule := name_problem(spectrum.source):  # the source stands in reports, where a line could be forged
+        problem = problem or f"the name of the variances' source must {rule}"
+    inputs, parameters = len(spectrum.variances), settings.parameters
+    if parameters is not None and parameters % (inputs + 1) and parameters % inputs:
+        problem = problem or f"{inputs} variances for a head of {parameters} parameters"
     return _check("prior", problem, f"{len(spectrum.variances)} input variances, {spectrum.origin}")
 
 

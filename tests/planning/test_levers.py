@@ -9,6 +9,7 @@ from fulcrum.planning.comparisons.comparison import compare
 from fulcrum.planning.comparisons.variants import other_weights
 from fulcrum.planning.content.levers import LEAST_SAVING, levers_of
 from fulcrum.planning.planner import plan
+from fulcrum.readers.editing import merge_regions
 from fulcrum.readers.federation import Federation
 from fulcrum.rounding import display_epsilon
 from fulcrum.words.noise_words import levers_by_promise
@@ -190,3 +191,12 @@ def test_another_promise_names_its_observers_the_person_in_one_silo_and_who_lose
     [person] = [piece.text for piece in fulcrum.advice_on(one_sum) if piece.kind == "person"]
     assert "against an observer of the global sum" in person
     assert "an observer of the sums of a region" not in person
+
+
+@pytest.mark.parametrize(("name", "rises"), [("severe", True), ("consortium", True), ("tcga-brca", False)])
+def test_a_merge_names_the_epsilon_inside_of_the_merged_federation_where_it_rises(name, rises):
+    [piece] = [piece for piece in fulcrum.advice_on(plan(name, **BRCA)) if piece.kind == "merge"]
+    [(_, regions)] = piece.offers
+    merged = plan(merge_regions(plan(name, **BRCA).federation, list(regions)), **BRCA)
+    inside = display_epsilon(merged.worst_epsilon("silo"))
+    assert (f"against a curious region aggregator would be {inside:g} in place of" in piece.text) is rises

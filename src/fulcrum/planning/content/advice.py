@@ -21,7 +21,7 @@ from fulcrum.core.choices import BY_SILO, DECLARED
 from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
-from fulcrum.planning.content.lever_words import LeverWords, lever_words, silos_of
+from fulcrum.planning.content.lever_words import LeverWords, inside_in_words, lever_words, silos_of
 from fulcrum.planning.content.levers import masked_variant
 from fulcrum.planning.content.plan_figures import PlanFigures, changed_copy, with_uniform_noise
 from fulcrum.planning.inputs.weighted_federation import choose_weights
@@ -174,10 +174,22 @@ def advice_on_merges(plan: PlanFigures) -> list[Advice]:
     sees = "aggregator would then see the updates" if not plan.is_masked else "masked group would then hold the silos"
     text = (
         f"Of all pairs, merging {inner} {merge.regions[0]!r} with {merge.regions[1]!r} would save most: "
-        f"{merge.saving:.1%} of the noise that enters the model in each round. One {sees} of both. {remedy}"
+        f"{merge.saving:.1%} of the noise that enters the model in each round. One {sees} of both. "
+        f"{_inside_after(plan, merge)}{remedy}"
     )
     offers = (("merge", merge.regions),)
     return [Advice(kind="merge", warning=False, text=text, remedy=remedy, offers=offers, saving=merge.saving)]
+
+
+def _inside_after(plan: PlanFigures, merge: Merge) -> str:
+    """Returns a sentence on the observer inside if a merge raises the epsilon: silos of a larger region draw less."""
+    if plan.allocation != "optimal" or not plan.silos_draw_noise:
+        return ""
+    now, then = (display_epsilon(variant.worst_epsilon(SILO)) for variant in (plan, _merged(plan, [*merge.regions])))
+    if not then > now:
+        return ""
+    rounds = "1 round" if plan.rounds == 1 else f"{plan.rounds:,} rounds"
+    return f"Over {rounds} the worst epsilon against {inside_in_words(plan)} would be {then:g} in place of {now:g}. "
 
 
 def signal_to_noise(plan: PlanFigures, parameters: int) -> float:
@@ -287,29 +299,32 @@ def _saved_by_sums(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]
 
 def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], float]]:
     """Yields by pair of regions the saving of a merge, by the noise of the merged federation under the plan's rules."""
-    inner, requirement = plan.federation.innermost, plan.requirement
-    fixed = plan.weights_rule in _KEPT
+    inner = plan.federation.innermost
     promising = plan.node_noise(inner.name) if plan.server_rule.adds_up else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
-        federation: Topology = merge_regions(plan.federation, [inner.nodes[region] for region in pair])
-        federation = replace(federation, persons=plan.federation.persons)
-        if plan.unit.silos_per_person > 1:
-            requirement = plan.target.requirement(federation)
-        if fixed:
-            federation = federation.with_weights(plan.weights)
-        else:
-            federation = choose_weights(
-                federation,
-                plan.weights_rule,
-                requirement if plan.target.budget is None else replace(requirement, multiplier={}),
-                server=plan.server,
-                least_influence=plan.least_influence,
-            ).federation
-        noise = allocate(federation, requirement)
-        merged_plan = changed_copy(
-            plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None
-        )
-        yield pair, plan.model_noise - merged_plan.model_noise
+        merged = _merged(plan, [inner.nodes[region] for region in pair])
+        yield pair, plan.model_noise - merged.model_noise
+
+
+def _merged(plan: PlanFigures, regions: list[str]) -> PlanFigures:
+    """Returns the plan of the federation with merged regions, under the plan's rules and the optimal allocation."""
+    requirement = plan.requirement
+    federation: Topology = merge_regions(plan.federation, regions)
+    federation = replace(federation, persons=plan.federation.persons)
+    if plan.unit.silos_per_person > 1:
+        requirement = plan.target.requirement(federation)
+    if plan.weights_rule in _KEPT:
+        federation = federation.with_weights(plan.weights)
+    else:
+        federation = choose_weights(
+            federation,
+            plan.weights_rule,
+            requirement if plan.target.budget is None else replace(requirement, multiplier={}),
+            server=plan.server,
+            least_influence=plan.least_influence,
+        ).federation
+    noise = allocate(federation, requirement)
+    return changed_copy(plan, federation=federation, noise_multiplier=noise, aggregator_noise_multiplier=None)
 
 
 def information_ceiling(plan: PlanFigures) -> float:

@@ -36,7 +36,9 @@ def test_every_option_of_a_help_is_on_the_page(reference, capsys, monkeypatch):
     assert len(listed) == len(list(reference.commands())) > 20
     for name, text in listed.items():
         assert run([*name.split()[1:], "--help"]) == 0
-        shown = set(re.findall(r"^│ (?:\* )? {0,4}(?:[A-Z-]+ )?(--[a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE))
+        shown = set(
+            re.findall(r"^│ (?:\* )? {0,4}(?:[A-Z-]+ )?(--[a-z-]+)", capsys.readouterr().out, flags=re.MULTILINE)
+        )
         rows = set(re.findall(r"^\| `(--[a-z-]+)`", text, flags=re.MULTILINE))
         positional = {f"--{row.lower()}" for row in re.findall(r"^\| `([A-Z-]+)`", text, flags=re.MULTILINE)}
         assert shown - {"--help", "--version"} == rows | positional, name

@@ -201,7 +201,7 @@ def test_only_a_softmax_head_is_pooled_as_one(task):
             lambda: net(),
             {"trained": []},
             ParameterError,
-            "trained must name parameters of Sequential by patterns, got n",
+            "the setting .trained. must hold at least one name or pattern",
         ),
         (lambda: sys.exit(3), {}, ParameterError, "raised SystemExit: 3"),
         (

@@ -179,4 +179,7 @@ def test_a_module_that_fails_on_some_records_is_told_in_one_line_with_the_silo(h
 def test_a_module_that_fails_on_test_records_is_told_in_one_line(here, capsys):
     capsys.readouterr()
     assert run(["train", "plan.json", "--model", "cli_nets:Untested"]) == 2
-    assert capsys.readouterr().err == "fulcrum: Untested failed in testing: ValueError: not made for tests. Mend the model there\n"
+    assert (
+        capsys.readouterr().err
+        == "fulcrum: Untested failed in testing: ValueError: not made for tests. Mend the model there\n"
+    )

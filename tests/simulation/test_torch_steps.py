@@ -235,7 +235,9 @@ def test_a_module_that_fails_in_a_later_round_is_told_in_one_line(task, monkeypa
 
     monkeypatch.setattr(Heat, "now", 1.0)
     monkeypatch.setattr(torch_engine, "_WORTH_RECORDING", worth)
-    with pytest.raises(fulcrum.ParameterError, match=r"^Failing failed in round 2: ValueError: too cold\. Mend the model there$"):
+    with pytest.raises(
+        fulcrum.ParameterError, match=r"^Failing failed in round 2: ValueError: too cold\. Mend the model there$"
+    ):
         fulcrum.train(PLAN, task, model=Failing, training=TRAINING, on_round=lambda *_: setattr(Heat, "now", 0.5))
 
 

@@ -185,7 +185,9 @@ def _inside_after(plan: PlanFigures, merge: Merge) -> str:
     """Returns a sentence on the observer inside if a merge raises the epsilon: silos of a larger region draw less."""
     if plan.allocation != "optimal" or not plan.silos_draw_noise:
         return ""
-    now, then = (display_epsilon(variant.worst_epsilon(SILO)) for variant in (plan, _merged(plan, [*merge.regions])))
+    now, then = (
+        display_epsilon(variant.worst_epsilon(SILO)) for variant in (plan, _merge_pair(plan, [*merge.regions]))
+    )
     if not then > now:
         return ""
     rounds = "1 round" if plan.rounds == 1 else f"{plan.rounds:,} rounds"
@@ -302,11 +304,11 @@ def _saved_by_planning(plan: PlanFigures) -> Iterator[tuple[tuple[int, int], flo
     inner = plan.federation.innermost
     promising = plan.node_noise(inner.name) if plan.server_rule.adds_up else plan.node_influence(inner.name)
     for pair in _pairs(plan, promising, _PLANNED_ANEW):
-        merged = _merged(plan, [inner.nodes[region] for region in pair])
+        merged = _merge_pair(plan, [inner.nodes[region] for region in pair])
         yield pair, plan.model_noise - merged.model_noise
 
 
-def _merged(plan: PlanFigures, regions: list[str]) -> PlanFigures:
+def _merge_pair(plan: PlanFigures, regions: list[str]) -> PlanFigures:
     """Returns the plan of the federation with merged regions, under the plan's rules and the optimal allocation."""
     requirement = plan.requirement
     federation: Topology = merge_regions(plan.federation, regions)

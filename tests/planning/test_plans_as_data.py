@@ -88,6 +88,14 @@ def test_a_changed_copy_has_advice_of_its_own():
     assert plan_figures.changed_copy(made, clip_norm=2.0).solved_advice is None
 
 
+def test_the_advice_is_solved_for_with_a_plan_of_at_most_10_000_silos():
+    settings = {"rounds": 3, "epsilon": 1.0}
+    assert fulcrum.plan(fulcrum.Federation.from_sizes({"a": [1.0] * 10_000}), **settings).solved_advice is not None
+    larger = fulcrum.plan(fulcrum.Federation.from_sizes({"a": [1.0] * 10_001}), **settings)
+    assert larger.solved_advice is None
+    assert fulcrum.advice_on(larger) == larger.solved_advice
+
+
 def test_a_draft_has_the_content_of_the_plan_and_solves_for_the_advice_when_asked():
     settings = {"rounds": 10, "epsilon": 1.0, "weights": "equal"}
     draft = planner.draft_plan("consortium", **settings)

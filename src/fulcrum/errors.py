@@ -41,7 +41,6 @@ import reprlib
 import tomllib
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 from typing import Self
 
 _CODE = re.compile(r"[a-z0-9-]+\.[a-z0-9.-]+")
@@ -53,6 +52,9 @@ _SHORT.maxstring = _SHORT.maxother = 200
 @cache
 def error_messages() -> dict[str, tuple[str, str]]:
     """Returns message and remedy of every code, with the names of details in braces."""
+    # importlib.resources imports tempfile, subprocess and more: a command that raises no error need not wait for them.
+    from importlib.resources import files
+
     tables = (file for file in files("fulcrum").joinpath("error_messages").iterdir() if file.name.endswith(".toml"))
     return {
         f"{area}.{name}": (words, "") if isinstance(words, str) else tuple(words)

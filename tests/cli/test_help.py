@@ -61,5 +61,7 @@ def test_examples_run_one_after_the_other(tmp_path, monkeypatch, capsys):
     for command in IN_ORDER:
         if command == "sign":  # the example of `plan` is one for research, which no issuer signs
             assert run(DEPLOYMENT.split()) == 0, capsys.readouterr().err
-        assert run(told[command]) == 0, capsys.readouterr().err
+        # An audit holds with 95 % confidence, so without a seed a sound plan fails once in a while.
+        seed = ["--seed", "7"] if command == "audit" else []
+        assert run([*told[command], *seed]) == 0, capsys.readouterr().err
     assert {path.name for path in tmp_path.iterdir()} >= {"plan.json", "run", "audit", "report.html", "issuer.pub"}

@@ -134,3 +134,12 @@ def test_flower_refuses_what_it_cannot_run_each_with_its_remedy(tmp_path):
         strict=True,
     ):
         assert said in reason
+
+
+@pytest.mark.parametrize("settings", [{}, {"aggregation": "masked"}])
+def test_a_model_whose_release_no_ledger_stores_is_refused_before_anything_is_signed(tmp_path, settings):
+    table = "a,10,north\nb,10,north\n"
+    of_engine = refusals_on_flower if settings else refusals
+    assert of_engine(planned(tmp_path, table, parameters=111_500_000, **settings)) == ()
+    [reason] = of_engine(planned(tmp_path, table, parameters=111_500_001, **settings))
+    assert "larger than a ledger stores, 900,000,000 bytes. Train at most 111,500,000 parameters" in reason

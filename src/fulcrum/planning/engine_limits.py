@@ -10,6 +10,7 @@ The machines of sites and the access to them are the engine's affair: the rules 
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fulcrum.core.store.database import MOST_BYTES
 from fulcrum.planning.site_names import is_technical, technical_names
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _OF_FLARE_KITS = {"admin", "authority", "job", "provisioned"}
 """File names in the folder of all kits for NVIDIA FLARE. The folder `server` is a site, and refused elsewhere."""
 
 _OTHER_NAME = "Name another site for the silo in a column site of the federation's table, or rename it"
+_BYTES_OF_A_COORDINATE = 8
 _LONGEST_FILE = 200  # bytes; the files of a silo's records have endings of their own
 
 
@@ -38,6 +40,7 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
         _on_tiers(plan),
         _on_injection(plan),
         _on_aggregation(plan),
+        _on_size(plan),
         _on_letters(plan),
         _on_taken(plan, _sites(plan), _OF_FLARE_KITS),
         _on_twins(plan, _sites(plan)),
@@ -57,7 +60,7 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
         yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
     if not plan.is_masked:
         yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
-    names = (_on_letters(plan), _on_taken(plan, silos, _OF_FLOWER_KITS - {SERVER}), _on_twins(plan, silos))
+    names = (_on_size(plan), _on_letters(plan), _on_taken(plan, silos, _OF_FLOWER_KITS - {SERVER}), _on_twins(plan, silos))
     yield from filter(None, names)
     missing = next((name for name in silos if name not in plan.keys), None)
     if plan.keys and missing is not None:
@@ -71,6 +74,17 @@ def _on_tiers(plan: "Plan") -> str:
     return (
         f"this engine runs plans with one tier of aggregators, this one has {', '.join(tiers)}. "
         f"Plan one tier: leave {', '.join(tiers[1:])} out of the federation"
+    )
+
+
+def _on_size(plan: "Plan") -> str:
+    """Refuses a model whose release no ledger stores; without this check the first release would be refused."""
+    most = MOST_BYTES // _BYTES_OF_A_COORDINATE - 1_000_000  # room for names and shapes of arrays
+    if plan.parameters is None or plan.parameters <= most:
+        return ""
+    return (
+        f"a release of {plan.parameters:,} parameters is larger than a ledger stores, {MOST_BYTES:,} bytes. "
+        f"Train at most {most:,} parameters"
     )
 
 

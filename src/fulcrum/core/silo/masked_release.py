@@ -1,10 +1,10 @@
 """A silo of masked rounds for any engine: trains in a separate process, or in the process of the engine.
 
-silo = MaskedSilo(site)
-if silo.asks_for_update(request):
-answer = silo.masked_update(request, model)
-else:
-answer = silo.answer(request)
+    silo = MaskedSilo(site)
+    if silo.asks_for_update(request):
+        answer = silo.masked_update(request, model)
+    else:
+        answer = silo.answer(request)
 """
 
 from typing import cast

@@ -83,6 +83,20 @@ def test_the_convolutional_network_learns_with_an_image_as_the_unit(package):
     assert little["network noise"] > 100 * much["network noise"]
 
 
+def test_the_curve_of_both_units_chooses_settings_by_a_seed_that_is_not_reported(package):
+    run("cifar10_images.py", "prepare", package, "--images", 40, "-o", package / "images.npz")
+    few = ["--silos", 60, "--records", 4, "--seeds", 1, "--most-rounds", 1, "--curve", 30, "-o", package / "curve.json"]
+    done = run("image_units.py", package / "images.npz", *few)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((package / "curve.json").read_text())
+    silo, record = ([row for row in rows if row["unit"] == unit] for unit in ("silo", "record"))
+    assert (len(silo), len(record), len(rows)) == (2, 4, 6)
+    best = max(record, key=lambda row: row["network by seed"][1])["network by seed"][:1]
+    cells = next(line for line in done.stdout.splitlines() if line.startswith("| 30 |")).split("|")
+    assert cells[3].split()[0] == f"{np.mean(best):.3f}"
+    assert all(of_silo["network noise"] > 2 * record[0]["network noise"] for of_silo in silo)  # in clips
+
+
 @pytest.mark.parametrize(
     ("file", "content", "told"),
     [

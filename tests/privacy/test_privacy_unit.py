@@ -69,6 +69,8 @@ def test_the_sensitivity_of_a_person_is_the_diameter_or_the_radius(neighbours, i
         ({"name": "record", "label": "person"}, "unit.label-of-other-unit"),
         ({"name": "record", "label": "patient"}, "unit.label-of-other-unit"),
         ({"name": "person", "label": "silo"}, "unit.label-of-other-unit"),
+        ({"name": "person", "label": "hospital"}, "unit.label-of-other-unit"),
+        ({"name": "person", "label": "sites"}, "unit.label-of-other-unit"),
     ],
 )
 def test_a_unit_that_is_none_is_refused(settings, code):

@@ -11,7 +11,7 @@ import fulcrum
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.torch_gradients import TorchGradients, map_gradients
 from fulcrum.core.training.training_module import TrainingModule
-from fulcrum.errors import ParameterError
+from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.partition import declared_partition
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import GradientTraining, Job, LocalTraining, Variants
@@ -477,6 +477,95 @@ def test_a_training_module_gives_the_rows_of_a_pytorch_module():
     rows = np.concatenate(list(training.rows(model, assignment)))
     expected = gradient_rows(net, features, labels)
     assert near(rows, [-expected[:3].sum(axis=0), -expected[3], -expected[4:].sum(axis=0)])
+
+
+def rows_of_linear(persons, **settings):
+    net = torch.nn.Linear(3, 2)
+    torch.nn.init.constant_(net.weight, 0.5)
+    torch.nn.init.zeros_(net.bias)
+    model = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    return list(TorchGradients(net, functional.cross_entropy, **settings).rows(model, persons))
+
+
+@pytest.mark.parametrize("as_tensor", [np.asarray, torch.from_numpy])
+def test_an_array_that_is_filled_again_for_every_person_gives_each_person_its_own_row(as_tensor):
+    numbers, buffer, labels = np.arange(15, dtype=np.float32).reshape(5, 1, 3), np.empty((1, 3), np.float32), [0]
+
+    def refilled():
+        for records in numbers:
+            buffer[:] = records
+            yield as_tensor(buffer), labels
+
+    [rows], [expected] = rows_of_linear(refilled()), rows_of_linear([(records, labels) for records in numbers])
+    assert np.array_equal(rows, expected)
+
+
+def test_records_that_require_gradients_do_not_end_the_round_of_all():
+    plain, labels = torch.arange(6.0).reshape(2, 1, 3), torch.zeros(1, dtype=torch.long)
+    [rows] = rows_of_linear([(plain[0], labels), (plain[1].clone().requires_grad_(), labels)])
+    [expected] = rows_of_linear([(plain[0], labels), (plain[1], labels)])
+    assert np.array_equal(rows, expected)
+
+
+def test_an_exit_by_the_records_of_one_person_is_nan_for_this_person_alone():
+    class Exiting(torch.nn.Linear):
+        def forward(self, inputs):
+            if inputs.shape[1] > 1:
+                raise SystemExit
+            return super().forward(inputs).mean(dim=1)
+
+    class Opened:
+        def __array__(self, *arguments, **options):
+            raise SystemExit
+
+    net = Exiting(3, 2)
+    model = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    long, short = np.ones((1, 4, 3), np.float32), np.ones((1, 1, 3), np.float32)
+    persons = [(short, [0]), (long, [0]), (Opened(), [0]), (short, [1])]
+    [rows] = TorchGradients(net, functional.cross_entropy).rows(model, persons)
+    assert np.isnan(rows).all(axis=1).tolist() == [False, True, True, False]
+
+
+def test_persons_without_records_wait_for_no_chunk_without_end():
+    empty = np.empty((0, 3), np.float32), np.empty(0, np.int64)
+    blocks = rows_of_linear([empty] * 100 + [None] * 100, bytes_at_once=8 * 8 * 10)
+    assert [len(block) for block in blocks] == [10] * 20
+    assert np.array_equal(np.isnan(np.concatenate(blocks)).all(axis=1), [False] * 100 + [True] * 100)
+
+
+class Counts(Dense):
+    """Multiplies by the number of calls."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs):
+        self.calls += 1
+        return super().forward(inputs) * self.calls
+
+
+class DrawsElsewhere(Dense):
+    def forward(self, inputs):
+        return super().forward(inputs * float(np.random.random()))
+
+
+@pytest.mark.parametrize("module", [Counts, DrawsElsewhere])
+def test_a_pytorch_module_with_a_state_is_refused_after_its_rows(module):
+    net = module()
+    features, labels = data_of(Dense, 4)
+    people = [(features[[row]], labels[[row]]) for row in range(4)]
+    training = TrainingModule(
+        start=lambda _: net.state_dict(),
+        persons=lambda _: iter(people),
+        gradients=TorchGradients(net, functional.cross_entropy),
+        may_have_tensors=True,
+    )
+    plan = fulcrum.verified_plan(plan_of())
+    assignment = Assignment(silo="a", round_number=1, plan=plan, seed=0, options={})
+    model = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    with pytest.raises(DataError, check=coded("training.gradients-state", unit="person")):
+        list(training.rows(model, assignment))
 
 
 def test_records_of_another_type_change_no_other_row():

@@ -24,6 +24,9 @@ from fulcrum.core.lattice import SIGNAL_LOST
 from fulcrum.errors import ParameterError, check_known
 
 _MOST_SILOS = 10**6
+_HOLDERS = "silo record hospital clinic site institution center centre company bank region federation dataset database"
+_OTHER_UNITS = {*_HOLDERS.split(), *(f"{word}s" for word in _HOLDERS.split())}
+"""Words that name no person: a reader would take the promise for one to a whole silo."""
 _KAPPA = {"replace": 2.0, "add-remove": 1.0}
 
 
@@ -56,7 +59,7 @@ class PrivacyUnit:
         if self.label and not (self.label.isalpha() and self.label.islower() and len(self.label) <= 32):
             raise ParameterError("unit.label-invalid", label=self.label)
         # Sentences would promise the protection of another unit: "every patient" of a plan that protects records.
-        if self.label and (self.name == "record" or self.label in ("silo", "record")):
+        if self.label and (self.name == "record" or self.label in _OTHER_UNITS):
             raise ParameterError("unit.label-of-other-unit", label=self.label, unit=self.name)
 
     @property

@@ -95,6 +95,7 @@ class TorchGradients:
 
     - a row is a function of the model and of one person's records, summed over the records;
     - records of different types or shapes are never joined, so no person changes the type of another's records;
+    - records are copied, so an array that `persons` fills again for the next person changes no earlier row;
     - a person whose records fail, by their shape or in the module's code, has a row of NaN, which the silo counts as
       zero for the person alone;
     - rows come in the order of the persons, and no state is kept between calls.
@@ -141,11 +142,12 @@ class TorchGradients:
         tensors, waiting, count = self._tensors(model), list[Any](), 0
         for person in persons:
             records = self._records_of(person)
-            if waiting and count + _length(records) > self._records:
+            length = 1 if records is None else max(len(records[0]), 1)  # a person without records has a row too
+            if waiting and count + length > self._records:
                 yield self._rows_of(tensors, waiting)
                 waiting, count = [], 0
             waiting.append(records)
-            count += _length(records)
+            count += length
         if waiting:
             yield self._rows_of(tensors, waiting)
 
@@ -163,10 +165,13 @@ class TorchGradients:
         torch = _require_torch()
         dtype = self._module.get_parameter(self._trained[0]).dtype
         try:
-            inputs, targets = (torch.as_tensor(part).to(self._device) for part in person)
+            # Copied: `persons` may fill the same array again for the next person, and records wait for a whole chunk.
+            inputs, targets = (torch.as_tensor(part).detach().to(self._device, copy=True) for part in person)
             if len(inputs) != len(targets):
                 return None
-        except Exception:  # any form that the user's function gives; the row of the person is NaN
+        except KeyboardInterrupt:  # the operator's
+            raise
+        except BaseException:  # any form that the user's function gives; the row of the person is NaN
             return None
         inputs, targets = (part.to(dtype) if part.is_floating_point() else part for part in (inputs, targets))
         return inputs, targets
@@ -192,7 +197,9 @@ class TorchGradients:
                 for begin in range(0, len(person_of), self._records):
                     part = slice(begin, begin + self._records)
                     total.index_add_(0, person_of[part], self._flat(tensors, *(values[part] for values in joined)))
-        except Exception as error:  # of the user's module, which may fail by the records of one person alone
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of the user's module, which may fail by the records of one person alone
             if len(persons) > 1:
                 return np.concatenate([self._rows_of(tensors, [records]) for records in persons])
             _logger.warning("the gradients of one person failed: %s", error_in_words(error))
@@ -216,10 +223,6 @@ class TorchGradients:
 def _form(records: tuple[Any, Any]) -> tuple[Any, ...]:
     """Returns the types of a person's inputs and targets, and the shapes of one record."""
     return tuple((part.dtype, tuple(part.shape[1:])) for part in records)
-
-
-def _length(records: tuple[Any, Any] | None) -> int:
-    return 0 if records is None else len(records[0])
 
 
 def _require_torch() -> Any:

@@ -14,6 +14,7 @@ The functions run at the site of their installation; no code travels. `fulcrum.e
 
 import copy
 import importlib
+import itertools
 import logging
 import math
 import sys
@@ -133,21 +134,24 @@ class TrainingModule:
         else:
             if self.persons is None or self.gradients is None:
                 raise DataError("training.gradients-missing", unit=assignment.plan.unit.noun)
+            persons, asked = iter(self.persons(assignment)), list[tuple[Any, FloatArray]]()
             if hasattr(self.gradients, "rows"):  # `TorchGradients` takes many persons at a time
+                # Alone before the others and alone after them: in a batch with others the rounding is another one.
+                first = list(itertools.islice(persons, 1))
+                copies = [copied for records in first for copied in _copy_of(records)]
+                asked = [(copied, self._person_row(self.gradients, model, copied, assignment)) for copied in copies]
                 form = self.form(assignment.options)
-                for block in self.gradients.rows(form.to_module(model), self.persons(assignment)):
+                for block in self.gradients.rows(form.to_module(model), itertools.chain(first, persons)):
                     yield np.negative(block)
-                return
-            asked_first: tuple[Any, FloatArray] | None = None
-            for records in self.persons(assignment):
-                copied = _copy_of(records) if asked_first is None else []
-                row = self._person_row(self.gradients, model, records, assignment)
-                if copied:
-                    asked_first = copied[0], row
-                yield row
-            if asked_first is not None:
-                again = self._person_row(self.gradients, model, asked_first[0], assignment)
-                if not _are_near(again, asked_first[1], assignment.plan.clip_norm):
+            else:
+                for records in persons:
+                    copies = [] if asked else _copy_of(records)
+                    row = self._person_row(self.gradients, model, records, assignment)
+                    asked += [(copied, row) for copied in copies]
+                    yield row
+            for copied, row in asked:
+                again = self._person_row(self.gradients, model, copied, assignment)
+                if not _are_near(again, row, assignment.plan.clip_norm):
                     raise DataError("training.gradients-state", unit=assignment.plan.unit.noun)
 
     def server_rate(self, unit: PrivacyUnit, options: Mapping[str, Any]) -> float:

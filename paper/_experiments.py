@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -26,11 +26,14 @@ from _results import Identity, Run, add_runs, engine_digest, file_digest, read_r
 
 import fulcrum
 from fulcrum.arrays import FloatArray
+from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import FulcrumError
 from fulcrum.planning.comparisons.comparison import least_influence
 from fulcrum.planning.content.advice import signal_to_noise
+from fulcrum.planning.planner import draft_plan
 from fulcrum.readers.profiles import RECORDS, profile
+from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task, load_task
 from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, Variants, train_jobs
@@ -59,6 +62,10 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
 """What plans promise, as arguments of `fulcrum.plan`."""
 
 
+FROZEN, EVERY = "frozen embeddings", "every data"
+"""Which data gives the server's prior the variances of its training split: frozen public embeddings alone, or all. No
+epsilon counts these variances."""
+
 PARTS: Mapping[str, Mapping[str, Any]] = {
     "sizes": {},
     "least noise": {"weights": "least-noise"},
@@ -69,10 +76,18 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "joint by size": {"recipe": "joint", "least_influence": 1.0},
     "as one": {"aggregation": "masked"},
     "masked joint": {"recipe": "joint", "aggregation": "masked", "least_influence": 0.0},
+    "recipe": {"recipe": "joint", "public": FROZEN},
+    "recipe, least 0": {"recipe": "joint", "public": FROZEN, "least_influence": 0.0},
+    "recipe, least 1": {"recipe": "joint", "public": FROZEN, "least_influence": 1.0},
+    "recipe, no prior": {"recipe": "joint"},
+    "recipe, prior": {"recipe": "joint", "public": EVERY},
+    "masked recipe": {"recipe": "joint", "aggregation": "masked", "public": FROZEN},
+    "masked recipe, no prior": {"recipe": "joint", "aggregation": "masked"},
 }
 """What is chosen along with the noise, as arguments of `fulcrum.plan`: the paper's, other weights alone, then the parts
 of the joint recipe one after the other, and the recipe with every region at its share by size or more. Then masked
-sums: all silos as one group, whose target is on the federation's sum; and the joint recipe."""
+sums: all silos as one group, whose target is on the federation's sum; and the joint recipe. "joint" is the recipe as it
+began, at least influence 0; "recipe" is its default today, at 0.5 and with the prior that the data takes."""
 
 ONE_REGION = ", one region"
 """What stands behind the name of a profile whose silos, with the same records, are all in one region."""
@@ -179,21 +194,38 @@ def federation_of(name: str, size_law: str, seed: int) -> fulcrum.Federation:
     return replace(federation, name=f"{name}-lognormal-{seed}", sizes=sizes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """The input variances that a server's prior reads, known by task, components and whether these are whitened."""
+
+    key: tuple[str, int | None, bool]
+    spectrum: Spectrum = field(compare=False)
+
+
 @cache
 def plan_of(
-    name: str, size_law: str, arm: Arm, seed: int, parameters: int | None = None, rounds: int = ROUNDS
+    name: str,
+    size_law: str,
+    arm: Arm,
+    seed: int,
+    parameters: int | None = None,
+    rounds: int = ROUNDS,
+    prior: Prior | None = None,
 ) -> fulcrum.Plan:
     """Returns the plan of an arm; `misallocated` deals by the seed, and what is chosen beside noise follows from d."""
     if size_law == "equal" and arm.allocation != "misallocated" and seed != 0:
-        return plan_of(name, size_law, arm, 0, parameters, rounds)
+        return plan_of(name, size_law, arm, 0, parameters, rounds, prior)
     promise = dict(VARIANTS[arm.variant]) | dict(PARTS[arm.parts])
+    if "public" in promise:
+        promise["public"] = None if prior is None else prior.spectrum
     if arm.parts != "sizes":
         promise["parameters"] = parameters
     if arm.clip_norm is not None:
         promise["clip_norm"] = arm.clip_norm
     if arm.epsilon is not None:
-        promise["epsilon"] = {ROOT: arm.epsilon} if arm.parts == "as one" else arm.epsilon
-    return fulcrum.plan(
+        as_one = arm.parts == "as one" or arm.parts.startswith("masked recipe")
+        promise["epsilon"] = {ROOT: arm.epsilon} if as_one else arm.epsilon
+    return draft_plan(
         federation_of(name, size_law, seed), rounds=rounds, allocation=arm.allocation, seed=seed, **promise
     )
 
@@ -236,12 +268,14 @@ class Study:
         data_dir: Path | None = None,
         results: Path = RESULTS,
         learning_rate: float = LEARNING_RATE,
+        threads: int | None = None,
     ) -> None:
         self.tasks, self.seeds, self.data_dir, self.results = tuple(tasks), range(seeds), data_dir, results
-        self.learning_rate = learning_rate
+        self.learning_rate, self.threads = learning_rate, threads
         self.trained = 0
         """How many runs were not in the file."""
         self._tasks: dict[tuple[str, int | None, bool, bool], Task] = {}
+        self._priors: dict[tuple[str, int | None, bool], Prior] = {}
 
     def task(
         self, name: str, components: int | None = None, *, whitened: bool = False, every_class: bool = False
@@ -268,7 +302,20 @@ class Study:
 
     def plan(self, setting: Setting, arm: Arm, seed: int) -> fulcrum.Plan:
         """Returns the plan of an arm under a seed."""
-        return plan_of(setting.profile, setting.size_law, arm, seed, self.parameters_of(setting), setting.rounds)
+        prior = self.prior_of(setting) if PARTS[arm.parts].get("public") in self._priors_of(setting) else None
+        return plan_of(setting.profile, setting.size_law, arm, seed, self.parameters_of(setting), setting.rounds, prior)
+
+    def prior_of(self, setting: Setting) -> Prior:
+        """Returns the variances of a setting's inputs over the training split; the classes of its task change none."""
+        key = (setting.task, setting.components, setting.whitened)
+        if key not in self._priors:
+            spectrum = spectrum_of_task(self.task_of(setting))
+            self._priors[key] = Prior(key=key, spectrum=spectrum)
+        return self._priors[key]
+
+    def _priors_of(self, setting: Setting) -> tuple[str, ...]:
+        """Returns which of `FROZEN` and `EVERY` takes the setting's data."""
+        return (FROZEN, EVERY) if self.task_of(setting).embedding else (EVERY,)
 
     def rate_of(self, setting: Setting) -> float:
         """Returns the learning rate of a setting."""
@@ -337,8 +384,8 @@ class Study:
         size = f"{setting.model}, d = {parameters}, learning rate {self.rate_of(setting):g}"
         print(f"training {what}, {size}: {len(seeds)} seeds x {len(setting.arms)} arms", end=" ", file=sys.stderr)
         sys.stderr.flush()
-        jobs = [self._job(setting, seed) for seed in seeds]
-        runs = self._trained(setting, jobs)
+        jobs = [self.job(setting, seed) for seed in seeds]
+        runs = self.train_jobs(setting, jobs)
         print(f"{time.perf_counter() - began:.1f} s", file=sys.stderr)
         fresh = []
         for job, run in zip(jobs, runs, strict=True):
@@ -366,21 +413,26 @@ class Study:
         self.trained += len(fresh)
         return fresh
 
-    def _job(self, setting: Setting, seed: int) -> Job:
+    def job(self, setting: Setting, seed: int) -> Job:
+        """Returns the job of a seed: who holds what, and the plans of all arms."""
         if setting.arms == (NO_PRIVACY,):
             arms = Variants.from_plans([self.plan(setting, UNIFORM, seed)]).without_privacy()
         else:
             arms = Variants.from_plans([self.plan(setting, arm, seed) for arm in setting.arms])
         return Job(seed=seed, partition=self.partition(setting, seed), variants=arms)
 
-    def _trained(self, setting: Setting, jobs: Sequence[Job]) -> list[FederationRun]:
+    def train_jobs(self, setting: Setting, jobs: Sequence[Job]) -> list[FederationRun]:
         """Returns what came of every job."""
         task = self.task_of(setting)
         training = LocalTraining(learning_rate=self.rate_of(setting), steps=setting.steps)
         if setting.hidden is None and setting.shares == SWAPPED:  # the labels of a record depend on who holds it
-            return [train_jobs([job], swap_labels(task, job), training, every_round=False)[0] for job in jobs]
+            swapped = [(job, swap_labels(task, job)) for job in jobs]
+            return [
+                train_jobs([job], its_task, training, every_round=False, threads=self.threads)[0]
+                for job, its_task in swapped
+            ]
         if setting.hidden is None:
-            return train_jobs(jobs, task, training, every_round=False)
+            return train_jobs(jobs, task, training, every_round=False, threads=self.threads)
         model = network(
             features=task.features_train.shape[1],
             hidden=setting.hidden,

@@ -295,7 +295,7 @@ def test_labels_are_swapped_in_the_largest_region_alone(fair):
     script, asked, _ = fair
     conflict = load("_conflict")
     setting = script.conflict("digits")
-    job, task = asked._job(setting, 0), asked.task_of(setting)
+    job, task = asked.job(setting, 0), asked.task_of(setting)
     swapped = conflict.swap_labels(task, job)
     region_of = experiments.federation_of("severe", "equal", 0).innermost.parent_of
     for silo, (start, count) in enumerate(zip(job.partition.starts, job.partition.counts, strict=True)):
@@ -309,8 +309,8 @@ def test_labels_are_swapped_in_the_largest_region_alone(fair):
 def test_under_swapped_labels_every_region_is_measured_by_its_own(fair):
     script, asked, rows = fair
     setting = script.conflict("digits")
-    job, task = asked._job(setting, 0), asked.task_of(setting)
-    (run,) = asked._trained(setting, [job])
+    job, task = asked.job(setting, 0), asked.task_of(setting)
+    (run,) = asked.train_jobs(setting, [job])
     inputs = np.hstack([task.features_test, np.ones((len(task.features_test), 1))])
     named = np.einsum("np,pca->nca", inputs, run.models).argmax(axis=1)
     right = named == task.labels_test[:, None]

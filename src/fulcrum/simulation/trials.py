@@ -32,6 +32,7 @@ from fulcrum.planning.comparisons.comparison import (
 )
 from fulcrum.planning.inputs.inside_observer import with_observer_name
 from fulcrum.planning.inputs.targets import epsilon_by_tier
+from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import AllocationRule
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.readers.profiles import lognormal_sizes
@@ -136,7 +137,7 @@ def compare_trained(
     rows = comparison_on_task(task, federation, allocation, target, user_model)
     plans = [
         [
-            row_plan(sized_federation, row, _row_target(task, name, target, user_model) | {"seed": seed})
+            row_plan_on_task(sized_federation, task, name, row, target | {"seed": seed}, user_model)
             for name, row in rows.rows.items()
         ]
         for seed, sized_federation in (
@@ -198,13 +199,20 @@ def comparison_on_task(
     return replace(without_parameters, rows=rows, left_out=with_parameters.left_out)
 
 
-def _row_target(task: Task, name: str, target: Mapping[str, Any], model: Model | TorchModel | None) -> dict[str, Any]:
-    """Returns the target of the row `name`; rows beyond the paper get the number of parameters and input variances."""
+def row_plan_on_task(
+    federation: Topology,
+    task: Task,
+    name: str,
+    row: Mapping[str, Any],
+    target: Mapping[str, Any],
+    model: Model | TorchModel | None = None,
+) -> Plan:
+    """Returns the plan of the row `name`; rows beyond the paper get the number of parameters and input variances."""
     if name not in (*BEYOND, JOINT_GROUP, AS_ASKED):
-        return dict(target)
+        return row_plan(federation, row, target)
     public = default_spectrum(task, model) if target.get("public") is None else target["public"]
     parameters = parameters_of(model, task) if target.get("parameters") is None else target["parameters"]
-    return dict(target) | {"parameters": parameters, "public": public}
+    return row_plan(federation, row, dict(target) | {"parameters": parameters, "public": public})
 
 
 def default_spectrum(task: Task, model: Model | TorchModel | None) -> Spectrum | None:

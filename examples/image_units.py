@@ -95,7 +95,8 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, help="a JSON file, written anew after each unit")
     defaults = argparse.ArgumentParser()
     add_study_options(defaults, ("network",))
-    options = parser.parse_args(namespace=defaults.parse_args([]))
+    # The own options go first: a namespace with values would keep argparse from setting their defaults.
+    options = argparse.Namespace(**(vars(defaults.parse_args([])) | vars(parser.parse_args())))
     with errors_in_one_line(parser):
         if options.output:
             check_writable(options.output)

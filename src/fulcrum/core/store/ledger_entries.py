@@ -151,18 +151,19 @@ class Assumptions:
         """
         if self.federation != later.federation and not later.continuing:
             return False  # a silo may have moved: the earlier aggregator is now an observer outside of the region
+        if self.was_one_group(later):
+            return False
         if observer == INSIDE:  # without masks the observer inside meets the silo's own noise alone, for any colluders
             return not self.group or max(1, later.colluders) <= max(1, self.colluders)
-        if later.colluders > self.colluders or not inner_tiers:
-            return False
-        return not self.was_one_group(later)
+        return later.colluders <= self.colluders and inner_tiers
 
     def was_one_group(self, later: Self) -> bool:
         """Returns True if all silos were masked as one group under this plan, and are not under the later plan.
 
         The cost of a single group is against an observer outside of the federation, or with few silos of every region.
         Under the later plan all silos of other regions are observers. Together, the silos of other regions know all
-        noise in the global sum except the noise of one region, possibly the silo's own noise alone.
+        noise in the global sum except the noise of one region, possibly the silo's own noise alone. No
+        observer inside sees less than an observer further out, so the observer inside may know as much.
         """
         return self.group == ROOT != later.group
 
@@ -225,8 +226,6 @@ class Cost:
         for place, name in enumerate(observers):
             if name in self.shifts and self._covers(name, before, later, within=observers[:place]):
                 inside = self.shifts[name]
-            elif name != INSIDE and before is not None and later is not None and before.was_one_group(later):
-                inside = own
             if inside is None:
                 raise LedgerError("ledger.observer-missing", observers=", ".join(self.shifts), observer=name)
             shifts[name] = inside

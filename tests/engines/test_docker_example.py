@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -72,5 +73,30 @@ def test_the_context_has_everything_that_the_image_copies_and_no_key(prepared, t
 
 
 def test_the_scripts_are_correct_for_the_shell():
-    for script in ("prepare.sh", "site.sh"):
+    for script in ("prepare.sh", "init.sh", "site.sh"):
         assert subprocess.run(["bash", "-n", str(EXAMPLE / script)], check=False).returncode == 0
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("site", ["lille", "north"])
+def test_the_start_of_a_site_makes_no_records(prepared, tmp_path, site):
+    """A new kit, as for a second plan, would begin a silo's spending again at zero."""
+    kit = shutil.copytree(prepared / "kits" / site, tmp_path / site)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        ["bash", str(EXAMPLE / "site.sh")],
+        cwd=kit,
+        env=os.environ | {"PATH": path, "SITE": site},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, list((kit / "local" / "fulcrum" / "state").iterdir())) == (2, [])
+    assert not list(kit.rglob("initialised.json"))
+    assert f"{site} has no records" in done.stderr
+
+
+def test_every_site_but_the_server_has_the_step_that_makes_its_records(services):
+    sites = re.findall(r"^for site in (.*); do$", (EXAMPLE / "init.sh").read_text(), re.M)[0].split()
+    assert set(sites) == set(services) - {"server", "console"}

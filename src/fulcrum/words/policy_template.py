@@ -41,7 +41,7 @@ largest_epsilon_inside = 4.0
 # earlier_units = ["silo"]
 
 # The public key that must have signed the plan, as `fulcrum keygen` prints it.
-# issuer = "ed25519:..."
+# issuer = "..."
 
 # The public key of the region's aggregator. A plan with another key for the region is refused.
 # region_key = "x25519:..."

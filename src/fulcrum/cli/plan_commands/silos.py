@@ -133,7 +133,8 @@ def _write_template(output: Path | None, style: str) -> int:
             raise ParameterError("cli.file-exists", file=output)
         write_whole(output, text.encode())
     summary = {"template": text} if output is None else {"file": str(output)}
-    picture = [Text(text)] if output is None else [facts([("written to", str(output))])]
+    whole = Text(text, no_wrap=True, overflow="ignore")  # stdout may be a file, where a wrapped line is no comment
+    picture = [whole] if output is None else [facts([("written to", str(output))])]
     show(Result(data=summary, rows=[summary], picture=picture), style)
     return 0
 

@@ -134,9 +134,9 @@ def test_a_trace_of_the_silo_in_a_folder_of_records_elsewhere_is_refused_by_name
     assert len(init_site(read_site(kit))) == 1
 
 
-def called(site, name):
-    """A site whose plan calls the silo by another name, with the same key."""
-    keys = {**site.plan.keys, name: site.plan.keys[site.settings.name]}
+def called(site, name, key="a"):
+    """A site whose plan calls the silo by another name, with the same key or with the key of another silo."""
+    keys = {**site.plan.keys, name: site.plan.keys[key]}
     settings = msgspec.structs.replace(site.settings, name=name)
     plan = object.__new__(type(site.plan))  # as the next plan would be, which verifies with the key under the new name
     vars(plan).update(vars(site.plan), keys=keys)
@@ -153,6 +153,20 @@ def test_a_silo_that_is_called_by_another_name_does_not_begin_its_spending_anew(
     assert {path.name for path in (tmp_path / "records").iterdir()} == {MARK, "a.ledger", "a.room"}
     stranger = replace(read_site(again), settings=msgspec.structs.replace(read_site(again).settings, name="b"))
     assert len(init_site(stranger)) == 1  # with the key that the plan has for b: another silo of the same machine
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [("Z\u00fcrich", "Zu\u0308rich"), ("lyon", "Lyon"), ("Stra\u00dfe", "STRASSE")]
+)
+def test_a_silo_whose_name_is_spelled_in_another_way_does_not_begin_its_spending_anew(kit, before, after, tmp_path):
+    """One name has two forms in Unicode, and a table from another machine has the other; kits with new keys come along."""
+    assert init_site(called(read_site(kit), before)) == [kit / "../records" / f"{before}.ledger"]
+    again = tmp_path / "again"
+    shutil.copytree(kit, again, ignore=shutil.ignore_patterns(MARK))
+    refused(lambda: init_site(called(read_site(again), after, key="b")), "site.silo-renamed")
+    (tmp_path / "records" / MARK).unlink()
+    refused(lambda: init_site(called(read_site(again), after, key="b")), "site.silo-renamed")
+    assert [path.name for path in (tmp_path / "records").iterdir()] == [f"{before}.ledger"]
 
 
 def test_two_copies_of_a_kit_do_not_initialise_one_folder_at_a_time(kit, monkeypatch, tmp_path):

@@ -57,6 +57,19 @@ def test_the_promise_covers_what_was_spent_and_what_is_to_come(running):
         assert above == pytest.approx(new.epsilon_above[index], rel=1e-9)
 
 
+@pytest.mark.parametrize(("before", "after"), [("Z\u00fcrich", "Zu\u0308rich"), ("lyon", "Lyon")])
+def test_a_silo_in_another_spelling_is_not_taken_for_one_that_spent_nothing(tmp_path, before, after):
+    old = fulcrum.plan(fulcrum.Federation.from_sizes({"north": {before: 100, "metz": 80}}), rounds=6, **TARGET)
+    for name in old.federation.silo_names.tolist():
+        with Ledger.open(tmp_path / f"{name}.ledger", silo=name) as ledger:
+            release(np.ones(5), old, name, 1, ledger=ledger)
+    respelled = fulcrum.Federation.from_sizes({"north": {after: 100, "metz": 80}})
+    with pytest.raises(PlanError, check=coded("replan.silo-respelled", silo=before, new_silo=after)):
+        replan(old, respelled, tmp_path)
+    both = fulcrum.Federation.from_sizes({"north": {before: 100, after: 100, "metz": 80}})  # two silos, both there
+    assert replan(old, both, tmp_path).target.spent["silo"].tolist()[1] == 0
+
+
 def test_every_observer_is_told_what_was_spent(running):
     old, folder = running
     new = replan(old, changed(), folder)

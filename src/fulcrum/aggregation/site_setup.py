@@ -9,7 +9,8 @@ foreign file in the place of a record (`fulcrum.core.silo.site_records`), and `f
 - a record, or the folder of all records, was deleted: the mark in the site's folder names the record;
 - the site has a new folder: the mark in the folder of records names the records, and the operator names the ledger;
 - a kit was unpacked over an old kit: mark and records stay, since kits hold no records;
-- the next plan gives the silo another name: the marks name the ledger of the silo's releases, or the silo's key;
+- the next plan gives the silo another name: the marks name the ledger of the silo's releases, or the silo's key; or the
+  folder of records has a ledger whose name differs in spelling alone;
 - a kit holds records: refused, unless the operator names the ledger as the silo's own.
 
 No mark can reveal an earlier participation if the operator gives the silo new folders and names no ledger.
@@ -35,6 +36,7 @@ from fulcrum.core.store.file_holding import lock_file
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import DataError, FileInUseError, StorageError
+from fulcrum.spelling import other_spelling
 
 _UNNAMED = ".init"  # the folder of new records before the marks name them
 _LOCK = ".init.lock"  # exists in the folder of records during a call
@@ -308,6 +310,9 @@ def _check_same_silo(site: Site, missing: list[_Record], here: Mark, there: Mark
         return
     key = site.plan.keys.get(site.settings.name)
     names = [*here.records, *(name for name in there.records if key is not None and there.keys.get(name) == key)]
+    # A folder may serve several sites, with ledgers of other keys. Another spelling of the name is no other site.
+    present = [path.name for path in site.state.iterdir()] if site.state.is_dir() else []
+    names += filter(None, [other_spelling(own, [*there.records, *present])])
     for name in names:
         if name.endswith(_LEDGER) and name != own:
             silo = name.removesuffix(_LEDGER)

@@ -38,6 +38,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import Past, variant
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule
 from fulcrum.readers.federation_reader import read_federation
+from fulcrum.spelling import other_spelling
 
 
 def replan(
@@ -74,13 +75,16 @@ def replan(
         raise PlanError("replan.tier-changed", old_tier=old.federation.innermost.name, new_tier=inner)
     if old.federation.sizes_known and not changed.sizes_known:
         raise PlanError("replan.sizes-public")
-    old_silos = set(old.federation.silo_names.tolist())
+    old_silos, names = set(old.federation.silo_names.tolist()), set(changed.silo_names.tolist())
     spent, done = {tier: np.zeros(len(changed)) for tier in changed.tier_names}, 0
     for index, name in enumerate(changed.silo_names.tolist()):
         path = Path(ledgers) / f"{name}.ledger" if isinstance(ledgers, (str, Path)) else Path(ledgers.get(name, ""))
         if not path.is_file():
             if name in old_silos:
                 raise PlanError("replan.ledger-missing", silo=name, file=path)
+            # As a new silo it would have spent nothing.
+            if (before := other_spelling(name, old_silos - names)) is not None:
+                raise PlanError("replan.silo-respelled", silo=before, new_silo=name)
             continue
         with read_ledger(path) as ledger:
             if ledger.silo != name:

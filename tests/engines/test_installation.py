@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 
 from fulcrum.engines import installation
 from fulcrum.engines.installation import LIST, versions_of, write_installation, write_wheel
+from fulcrum.engines.kit_templates import kit_text
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = {"nvflare": {"nvflare", "secure", "fast"}, "flower": {"flower", "fast"}}
@@ -137,3 +138,11 @@ def test_the_whole_list_installs_into_an_empty_environment(engine, tmp_path):
         python.parent / "fulcrum", "plan", "consortium", "--rounds", "2", "--epsilon", "1", "-o", "p.json", cwd=tmp_path
     )
     assert (tmp_path / "p.json").exists()
+
+
+@pytest.mark.parametrize("engine", ["flower", "nvflare"])
+def test_a_silo_reads_that_the_wheel_is_code_of_the_maker_of_the_kit(engine):
+    """The list of hashes comes from the maker too, and proves nothing about the wheel."""
+    site = {"name": "lille", "site": "lille", "region": "north", "digest": "3f2a", "train": "", "keys_made": False}
+    text = kit_text(f"{engine}/silo.md", **site)
+    assert "The wheel is code of the maker of this kit" in text

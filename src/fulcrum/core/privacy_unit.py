@@ -23,11 +23,9 @@ from fulcrum.core.choices import NEIGHBOURS, UNITS, Neighbours, UnitName
 from fulcrum.core.lattice import SIGNAL_LOST
 from fulcrum.errors import ParameterError, check_known
 
-_MOST_SILOS = 10**6
-_HOLDERS = "silo record hospital clinic site institution center centre company bank region federation dataset database"
-_OTHER_UNITS = {*_HOLDERS.split(), *(f"{word}s" for word in _HOLDERS.split())}
+_MOST_SILOS, _KAPPA = 10**6, {"replace": 2.0, "add-remove": 1.0}
+_HOLDERS = ("silo", "record", "hospital", "clinic", "site", "institution", "company", "region", "federation", "dataset")
 """Words that name no person: a reader would take the promise for one to a whole silo."""
-_KAPPA = {"replace": 2.0, "add-remove": 1.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +57,7 @@ class PrivacyUnit:
         if self.label and not (self.label.isalpha() and self.label.islower() and len(self.label) <= 32):
             raise ParameterError("unit.label-invalid", label=self.label)
         # Sentences would promise the protection of another unit: "every patient" of a plan that protects records.
-        if self.label and (self.name == "record" or self.label in _OTHER_UNITS):
+        if self.label and (self.name == "record" or self.label.removesuffix("s") in _HOLDERS):
             raise ParameterError("unit.label-of-other-unit", label=self.label, unit=self.name)
 
     @property

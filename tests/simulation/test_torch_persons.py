@@ -17,7 +17,7 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import GradientTraining, Job, LocalTraining, Variants
 from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.reference_engine import train_slowly
-from fulcrum.simulation.torch import torch_persons
+from fulcrum.simulation.torch import torch_layers, torch_persons
 from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_layers import UnknownLayerError, gradients_by_layers
 from fulcrum.simulation.torch.torch_model import torch_model, use_one_thread
@@ -173,8 +173,9 @@ def near(first, second, bound=1e-6):
 
 
 @pytest.mark.parametrize("module", [Dense, Images, Sequence, Tied])
-@pytest.mark.parametrize("single", [True, False])
-def test_gradients_by_layers_are_those_of_plain_autograd(module, single):
+@pytest.mark.parametrize(("single", "patches"), [(True, 1 << 18), (False, 1 << 18), (True, 1), (False, 1_000)])
+def test_gradients_by_layers_are_those_of_plain_autograd(module, single, patches, monkeypatch):
+    monkeypatch.setattr(torch_layers, "_PATCHES_AT_ONCE", patches)  # all at once, one record at a time, five at a time
     torch.manual_seed(0)
     net, (features, labels) = module().double(), data_of(module, 9)
     features = features.astype(np.float64)

@@ -17,6 +17,8 @@ from typing import Any
 
 from fulcrum.simulation.torch.torch_model import Tensors, require_torch
 
+_PATCHES_AT_ONCE = 1 << 18  # numbers, 1 MiB in single precision: about the cache of a processor core
+
 
 class UnknownLayerError(Exception):
     """A trained parameter enters the module in a way without a form here; mapping over records takes the module."""
@@ -307,14 +309,41 @@ def _convolution_rows(call: LayerCall) -> Tensors:
         moves = [step * gap for step, gap in zip(images.stride()[2:], stride, strict=True)]
         patches = images.as_strided(
             (batch, images.shape[1], *settings["kernel"], *places), (*images.stride()[:2], *gaps, *moves)
-        ).reshape(batch * groups, -1, math.prod(places))
+        )
         outputs = by_place
         if groups > 1:
             outputs = by_place.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)
-        rows["weight"] = torch.bmm(patches, outputs).reshape(batch, -1)
+        rows["weight"] = _products_of_patches(patches, outputs, groups).reshape(batch, -1)
     if "bias" in call.names:
         rows["bias"] = by_place.sum(dim=1)
     return rows
+
+
+def _products_of_patches(patches: Any, outputs: Any, groups: int) -> Any:
+    """Returns by record and group the product of patches and gradients at the outputs.
+
+    A processor copies the patches of few records at a time into one buffer: the buffer stays in the processor's cache,
+    and patches of a whole chunk would be many times as large as the images.
+
+    Args:
+        patches: A view of the images, (records, channels, *kernel, *places).
+        outputs: The gradients at the outputs, (records * groups, places, filters of a group).
+        groups: The number of groups.
+    """
+    torch, batch = require_torch(), len(patches)
+    numbers = patches[0].numel()
+    at_once = batch if patches.is_cuda else min(max(_PATCHES_AT_ONCE // max(numbers, 1), 1), batch)
+    if at_once == batch:
+        return torch.bmm(patches.reshape(batch * groups, -1, outputs.shape[1]), outputs)
+    buffer = patches.new_empty((at_once, *patches.shape[1:]))
+    flat = buffer.view(at_once * groups, -1, outputs.shape[1])
+    products = outputs.new_empty((batch * groups, flat.shape[1], outputs.shape[2]))
+    for begin in range(0, batch, at_once):
+        end = min(begin + at_once, batch)
+        part, count = slice(begin * groups, end * groups), (end - begin) * groups
+        buffer[: end - begin].copy_(patches[begin:end])
+        torch.bmm(flat[:count], outputs[part], out=products[part])
+    return products
 
 
 def _filters_first(values: Any, shape: tuple[int, ...], groups: int) -> Any:

@@ -8,7 +8,7 @@ import pytest
 from error_codes import coded
 
 import fulcrum
-from fulcrum.engines.nvflare.kits.failures import Failures
+from fulcrum.engines.training_failures import Failures
 from fulcrum.errors import DataError
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.deployed_run import deployed_run, run_from, save_deployed_run, save_model

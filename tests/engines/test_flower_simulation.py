@@ -109,7 +109,7 @@ def test_an_app_of_a_users_runs_under_a_plan_by_one_command_that_shows_every_sta
     assert run["command"] == "fulcrum simulate flower plan.json --app own -o run"
 
 
-def test_an_app_that_fails_ends_the_command_with_its_last_line(own):
+def test_an_app_that_fails_ends_the_command_with_its_exception(own):
     server = own / "own" / "steps" / "server_app.py"
     server.write_text(
         server.read_text().replace("strategy.start(", "raise LookupError('no table of nodes')\n    strategy.start(")
@@ -117,6 +117,7 @@ def test_an_app_that_fails_ends_the_command_with_its_last_line(own):
     done = command("simulate", "flower", "plan.json", "--app", "own", "--format", "json", cwd=own, code=2)
     error = json.loads(done.stderr.strip().splitlines()[-1])["error"]
     assert error["details"]["cause"] == "flower.run-ended"
+    assert "LookupError: no table of nodes" in error["message"]
 
 
 @pytest.mark.engines

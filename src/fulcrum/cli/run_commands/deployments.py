@@ -309,13 +309,15 @@ def run_locally(
             done.run.command = " ".join(filter(None, words))
             save_model(done.model, folder.path)
             save_deployed_run(done.run, folder.path)
+        results = further(deployment, done, folder.path)
+        failed = [(True, f"{done.failed[0].upper()}{done.failed[1:]}")] if done.failed else []
         _show_run(
             deployment,
             done,
             folder,
             f"{sites(deployment)} {nodes}",
             engine.title,
-            further(deployment, done, folder.path),
+            replace(results, notes=[*results.notes, *failed], data={**results.data, "failed": done.failed}),
             choices.style,
         )
     return 0

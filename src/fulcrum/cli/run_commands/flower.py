@@ -19,7 +19,7 @@ from fulcrum.cli.run_commands.deployments import (
     run_locally,
     show_kits,
 )
-from fulcrum.cli.shared_options.options import DEPLOYMENT, FormatOption, PlanArgument, number, option
+from fulcrum.cli.shared_options.options import DEPLOYMENT, FormatOption, PlanArgument, number, option, words_of
 from fulcrum.cli.shared_options.training_options import TrainingOptions
 from fulcrum.engines.flower.flower_engine import FLOWER
 from fulcrum.engines.flower.flower_simulation import simulate, write_simulated_sites
@@ -98,6 +98,7 @@ def deploy_flower(
 def _run(
     plan_file: Path, options: LocalOptions | None, nodes: str, *, app: Path | None, run: Runner, verb: str = "up"
 ) -> int:
+    _check_own_training(app, options or LocalOptions())
     return run_locally(
         plan_file,
         options,
@@ -115,6 +116,7 @@ def _write_sites(plan_file: Path, app: Path | None, choices: LocalOptions) -> in
     """Writes the sites of a simulation alone, and shows the commands that run an app with the sites."""
     if choices.output is None:
         raise ParameterError("cli.only-sites-output")
+    _check_own_training(app, choices)
     plan = read_plan(plan_file)
     train = choices.sites.train if app is None else app_package(app, plan)
     deployment = replace(choices.sites, train=train).deployment(plan, choices.training, runs_here=True)
@@ -130,3 +132,11 @@ def _write_sites(plan_file: Path, app: Path | None, choices: LocalOptions) -> in
     rows = [{"command": command} for command in commands]
     show(Result(data={"sites": str(sites), "commands": commands}, rows=rows, picture=picture), choices.style)
     return 0
+
+
+def _check_own_training(app: Path | None, choices: LocalOptions) -> None:
+    """Raises `ParameterError` for options of another training than the training of the user's app."""
+    training = replace(choices.sites, policy=None, patience=SiteOptions.patience, seed=SiteOptions.seed)
+    words = " ".join(filter(None, [words_of(training), words_of(choices.training)]))
+    if app is not None and words:
+        raise ParameterError("cli.app-own-training", options=words)

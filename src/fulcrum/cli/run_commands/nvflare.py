@@ -126,15 +126,14 @@ def up_nvflare(plan_file: PlanArgument, *, options: LocalOptions | None = None) 
 
 
 def _further(deployment: Deployment, done: LocalRun, folder: Path) -> Further:
-    """Returns results on regions without any sum, failed silos, and ledgers."""
+    """Returns results on regions without any sum, and ledgers."""
     plan, releases = deployment.plan, _releases(deployment, folder / "kits")
     lines = []
     if plan.is_deployment:
         lines.append(("ledgers", f"{sum(releases.values())} releases of {len(plan.federation)} silos charged"))
     silent = sorted(set(deployment.regions) - {region for summary in done.history for region in summary["summed"]})
     notes = [(True, f"{', '.join(silent)} never sent a sum: log.txt in the kit has the reason.")] if silent else []
-    notes += [(True, f"{done.failed[0].upper()}{done.failed[1:]}")] if done.failed else []
-    data = {"sites": len(deployment.sites), "releases": releases, "failed": done.failed}
+    data = {"sites": len(deployment.sites), "releases": releases}
     return Further(data=data, lines=lines, notes=notes)
 
 

@@ -19,6 +19,7 @@ from fulcrum.engines.flower.server_side.flower_version import check_version
 from fulcrum.engines.flower.server_side.run_recorder import local_run
 from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes
 from fulcrum.engines.site_folders import Deployment, LocalRun, made_whole
+from fulcrum.engines.training_failures import ALL_SILOS, Failures
 from fulcrum.errors import EngineError, MissingExtraError
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.server.run_results import RoundResult
@@ -68,9 +69,11 @@ def simulate(
         sites.start_link()
         say("submitting the app, and starting Ray")
         sites.start(_RUN)
-        follow_run(sites, server, watch, say, sites.kits / _RUN / "output.log")
+        log, failures = sites.kits / _RUN / "output.log", Failures({ALL_SILOS: sites.kits / _RUN})
+        follow_run(sites, server, watch, say, log=log, failures=failures)
         sites.wait_for_end()
-    return local_run(server, watch.seconds)
+    failures.look()
+    return local_run(server, watch.seconds, failures.in_words())
 
 
 class SimulatedSites(LocalSites):

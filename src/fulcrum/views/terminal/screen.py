@@ -151,7 +151,9 @@ def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
 
 
 def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
-    """Returns the picture of remarks; True marks a warning."""
+    """Returns the picture of remarks; True marks a warning. Without remarks nothing is drawn."""
+    if not lines:
+        return Group()
     drawn = Table.grid(padding=(0, 1))
     for warning, text in lines:
         drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))

@@ -18,8 +18,10 @@ from fulcrum.engines.flower.server_side.flower_version import check_version
 from fulcrum.engines.flower.server_side.run_recorder import local_run, run_of
 from fulcrum.engines.flower.server_side.stage_progress import StageProgress, read_progress
 from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes
+from fulcrum.engines.log_reasons import end_of
 from fulcrum.engines.site_folders import Deployment, LocalRun
-from fulcrum.errors import EngineError, MissingExtraError, in_one_line
+from fulcrum.engines.training_failures import Failures
+from fulcrum.errors import EngineError, MissingExtraError
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.server.run_results import RoundResult
 
@@ -105,13 +107,8 @@ class FlowerSites(LocalSites):
         except subprocess.TimeoutExpired:
             raise EngineError("flower.script-timeout", script=self.kits / name, seconds=limit) from None
         if done.returncode:
-            lines = (done.stderr or done.stdout).splitlines()
-            messages = [line.strip(" │") for line in lines if any(map(str.isalnum, line))]  # Flower draws frames
-            raise EngineError(
-                "flower.script-failed",
-                script=self.kits / name,
-                reason=in_one_line(messages[-1] if messages else "nothing was said"),
-            )
+            reason = end_of(done.stderr or done.stdout)
+            raise EngineError("flower.script-failed", script=self.kits / name, reason=reason)
         return done.stdout
 
 
@@ -147,15 +144,24 @@ def run_here(
     check_version()
     server = read_site(kits / SERVER, "server")
     watch = RoundWatch(kits, on_round=on_round, stall=stall)
+    failures = Failures({silo: kits / silo for silo in silos_of(deployment)})
     with FlowerSites(kits, deployment) as sites, ending_on_signals():
         sites.start_all(say)
         say("submitting the app")
         sites.start_run(app)
-        follow_run(sites, server, watch, say, kits / "output.log")
-    return local_run(server, watch.seconds)
+        follow_run(sites, server, watch, say, log=kits / "output.log", failures=failures)
+    return local_run(server, watch.seconds, failures.in_words())
 
 
-def follow_run(running: RunningApp, server: Site, watch: RoundWatch, say: Callable[[str], None], log: Path) -> None:
+def follow_run(
+    running: RunningApp,
+    server: Site,
+    watch: RoundWatch,
+    say: Callable[[str], None],
+    *,
+    log: Path,
+    failures: Failures,
+) -> None:
     """Follows the run of an app until the plan's last round, and tells of every stage and every round.
 
     Args:
@@ -164,9 +170,11 @@ def follow_run(running: RunningApp, server: Site, watch: RoundWatch, say: Callab
         watch: Called with the results of rounds.
         say: Called with every stage in words, and the time left by the stages so far.
         log: The log of the run, for the error of an app that ends early.
+        failures: Failures of training in the logs of silos, whose owner is the owner of this machine.
 
     Raises:
-        EngineError: A process ended, no round was finished for too long, or the app ended before the last round.
+        EngineError: A process ended, no round was finished for too long, the app ended before the last round, or
+            training failed at every silo in a round: later rounds would add noise alone.
     """
     rounds, heard, before, began = server.plan.rounds, 0, None, 0.0
     while heard < rounds:
@@ -181,8 +189,12 @@ def follow_run(running: RunningApp, server: Site, watch: RoundWatch, say: Callab
         for result in [] if run is None else run.rounds[heard:]:
             heard += 1
             watch.hear(result)
+        failures.look()
+        if failures.everywhere:
+            raise EngineError("engine.training-failed", failures=failures.in_words())
         if has_ended and heard < rounds:
-            raise EngineError("flower.run-ended", finished=heard, rounds=rounds, reason=_last_line(log), log=log)
+            reason = failures.in_words() or _reason_in(log)
+            raise EngineError("flower.run-ended", finished=heard, rounds=rounds, reason=reason, log=log)
         running.check()
         watch.check()
 
@@ -198,11 +210,8 @@ def _time_left(progress: StageProgress, seconds: float) -> str:
     return f" (about {seconds / progress.begun * (progress.left + 1):.0f} s left)"
 
 
-def _last_line(log: Path) -> str:
-    """Returns the last line of a log with letters; Flower draws frames around messages."""
-    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-    words = [line.strip(" │") for line in lines if any(map(str.isalnum, line))]
-    return in_one_line(words[-1]) if words else "the log is empty"
+def _reason_in(log: Path) -> str:
+    return end_of(log.read_text(encoding="utf-8", errors="replace")) if log.exists() else "the log is empty"
 
 
 def command_path() -> str:

@@ -12,7 +12,7 @@ Every other argument is refused by name: a run without the argument's effect wou
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fulcrum.errors import ParameterError
+from fulcrum.errors import ParameterError, suggestion
 
 _LEAST = 2
 """Silos in every masked sum; Flower's own default for the least number of nodes."""
@@ -45,6 +45,9 @@ _ARGUMENTS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 """By argument: the reason of a refusal, and the test for values with the effect that a plan has anyway."""
 
+_OF_SERVER_RULES = {"eta", "eta_l", "beta_1", "beta_2", "tau", "server_learning_rate", "server_momentum"}
+"""Arguments of Flower's strategies whose server moves the model by a rule of its own."""
+
 
 def check_averaging(arguments: Mapping[str, Any]) -> None:
     """Raises `ParameterError` for the first argument of `FedAvg`, `FedProx` or `FedAdam` that no plan can honour."""
@@ -64,4 +67,7 @@ def check_averaging(arguments: Mapping[str, Any]) -> None:
             raise ParameterError("flower.argument-record", argument=name)
         if reason == "proximal":
             raise ParameterError("flower.argument-proximal", argument=name)
+        near = "" if name in _OF_SERVER_RULES else suggestion(name, _ARGUMENTS)
+        if near:
+            raise ParameterError("flower.argument-unknown", argument=name, suggestion=near)
         raise ParameterError("flower.argument-server", argument=name)

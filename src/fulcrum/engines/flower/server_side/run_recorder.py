@@ -76,16 +76,17 @@ def run_of(site: Site) -> RunResult | None:
         raise DataError("engine.run-file-malformed", file=site.folder / "run.json", reason=in_one_line(error)) from None
 
 
-def local_run(site: Site, seconds: float) -> LocalRun:
+def local_run(site: Site, seconds: float, failed: str = "") -> LocalRun:
     """Returns the result of a finished run, read from the folder of a server on this machine.
 
     Args:
         site: The server's site.
         seconds: The time from the end of the first round to the end of the last round, for the result.
+        failed: Failures of training at silos of this machine, in words.
     """
     done, run = Coordinator.read(site.state, site.plan), run_of(site)
     if run is None:
         run = deployed_run(
             site.plan, done.history, {}, task=task_of(site), seed=site.settings.seed, engine="flower", notes=()
         )
-    return LocalRun(run=run, history=done.history, model=done.model, seconds=seconds, failed="")
+    return LocalRun(run=run, history=done.history, model=done.model, seconds=seconds, failed=failed)

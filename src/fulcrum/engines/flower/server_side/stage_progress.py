@@ -33,6 +33,7 @@ class StageProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         doing: The work of the stage in words.
         begun: The number of stages that the run has begun before, for an estimate.
         left: The number of stages after the present stage, if no round is repeated.
+        attempt: The attempt at the round, from 1: a round without any sum is tried again.
     """
 
     round_number: int
@@ -41,6 +42,7 @@ class StageProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     doing: str
     begun: int = 0
     left: int = 0
+    attempt: int = 1
 
     def in_words(self) -> str:
         """Returns round and stage in words.
@@ -49,7 +51,8 @@ class StageProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         'round 2 of 3, stage 1 of 5: silos make keys'
         """
         stage = f", stage {self.stage} of {len(_STAGES)}" if self.stage else ""
-        return f"round {self.round_number} of {self.rounds}{stage}: {self.doing}"
+        again = f", attempt {self.attempt}" if self.attempt > 1 else ""
+        return f"round {self.round_number} of {self.rounds}{again}{stage}: {self.doing}"
 
 
 class ProgressFile:
@@ -78,6 +81,7 @@ class ProgressFile:
             doing=_STAGES[type(request)],
             begun=self._begun,
             left=left,
+            attempt=request.session.attempt,
         )
         self._begun += 1
         self._write(progress)

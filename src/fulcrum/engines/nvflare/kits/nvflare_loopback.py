@@ -6,9 +6,9 @@ from pathlib import Path
 
 from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, processes
 from fulcrum.engines.nvflare.kits.console import follow
-from fulcrum.engines.nvflare.kits.failures import Failures
 from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
 from fulcrum.engines.site_folders import Deployment, LocalRun
+from fulcrum.engines.training_failures import Failures
 from fulcrum.errors import EngineError
 from fulcrum.planning.engine_limits import SERVER
 from fulcrum.planning.files.plan_from_file import read_plan

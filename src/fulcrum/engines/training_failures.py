@@ -9,14 +9,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fulcrum.core.silo.releasing_silo import FAILED
-from fulcrum.errors import in_one_line
+from fulcrum.engines.log_reasons import exception_in
+
+ALL_SILOS = ""
+"""The name for `Failures` of a log that all silos share: virtual nodes write into the log of their run."""
 
 _MARK = re.compile(re.escape(FAILED) + r" (\d+)")
-_LONGEST = 200
 
 
 class Failures:
-    """Failures of training in the logs of silos so far; `look` reads the new lines."""
+    """Failures of training in the logs of silos so far; `look` reads the new lines.
+
+    Args:
+        kits: The folder of every silo, with the silo's log; the name ALL_SILOS for a log that all silos share.
+    """
 
     def __init__(self, kits: Mapping[str, Path]) -> None:
         self._logs = {silo: kit / "output.log" for silo, kit in kits.items()}
@@ -33,8 +39,8 @@ class Failures:
 
     @property
     def everywhere(self) -> bool:
-        """True if training failed at every silo in the same round."""
-        return any(len(failed) == len(self._logs) for failed in self._by_round.values())
+        """True if training failed at every silo in the same round; a log that all silos share does not tell."""
+        return ALL_SILOS not in self._logs and any(len(at) == len(self._logs) for at in self._by_round.values())
 
     def in_words(self) -> str:
         """Returns the number of silos with failed training, a log to read, and the reason; empty without a failure."""
@@ -42,8 +48,10 @@ class Failures:
         if not failed:
             return ""
         log = self._logs[failed[0]]
-        why = _reason(log.read_text(encoding="utf-8", errors="replace"))
-        return f"training failed at {len(failed)} of {len(self._logs)} silos, see {log}{f': {why}' if why else ''}"
+        _, _, after = log.read_text(encoding="utf-8", errors="replace").partition(FAILED)
+        why = exception_in(after)
+        place = "" if ALL_SILOS in failed else f" at {len(failed)} of {len(self._logs)} silos"
+        return f"training failed{place}, see {log}{f': {why}' if why else ''}"
 
 
 def _whole_lines(log: Path, start: int) -> bytes:
@@ -55,12 +63,3 @@ def _whole_lines(log: Path, start: int) -> bytes:
     except OSError:
         return b""
     return new[: new.rfind(b"\n") + 1]
-
-
-def _reason(text: str) -> str:
-    """Returns the first exception of training, from the last line of the traceback."""
-    _, _, after = text.partition(FAILED)
-    for line in after.split("Traceback (most recent call last):", 1)[-1].splitlines()[1:]:
-        if line and not line[0].isspace():
-            return in_one_line(line)[:_LONGEST]
-    return ""

@@ -58,11 +58,18 @@ class Engine(Protocol):
             A summary of the kits: `sites`, `plan_digest`, `issuer`, `keys_made`.
         """
 
-    def run_here(self, deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None]) -> LocalRun:
+    def run_here(
+        self,
+        deployment: Deployment,
+        kits: Path,
+        *,
+        on_round: Callable[[RoundResult], None],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> LocalRun:
         """Starts every site of some kits on this machine, runs the plan to the last round, and stops all sites.
 
         No process outlives the call, on success or failure. A federation that finishes no round is given up with an
-        `EngineError` that names the logs.
+        `EngineError` that names the logs. `say` takes every step in words.
         """
 
 

@@ -1,4 +1,4 @@
-r"""The reason of a failure, as a log of a process on this machine states the reason.
+r"""Logs of processes on this machine: new lines, and the reason of a failure.
 
 >>> log = "Traceback (most recent call last):\n  File 'app.py', line 3\nKeyError: 'age'\nFor more information: ...\n"
 >>> end_of(log)
@@ -6,6 +6,7 @@ r"""The reason of a failure, as a log of a process on this machine states the re
 """
 
 import re
+from pathlib import Path
 
 from fulcrum.errors import in_one_line
 
@@ -38,3 +39,14 @@ def end_of(text: str) -> str:
     lines = [line.strip(" │") for line in text.splitlines() if any(map(str.isalnum, line))]
     reasons = [line for line in lines if not any(words in line for words in _NO_REASON)]
     return in_one_line(reasons[-1])[:_LONGEST] if reasons else "the log is empty"
+
+
+def whole_lines(log: Path, start: int) -> bytes:
+    """Returns the content of a log from a byte on, up to the last whole line; empty without a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            new = file.read()
+    except OSError:
+        return b""
+    return new[: new.rfind(b"\n") + 1]

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fulcrum.core.silo.releasing_silo import FAILED
-from fulcrum.engines.log_reasons import exception_in
+from fulcrum.engines.log_reasons import exception_in, whole_lines
 
 ALL_SILOS = ""
 """The name for `Failures` of a log that all silos share: virtual nodes write into the log of their run."""
@@ -32,7 +32,7 @@ class Failures:
     def look(self) -> None:
         """Reads the lines that silos have logged since the last call."""
         for silo, log in self._logs.items():
-            new = _whole_lines(log, self._read[silo])
+            new = whole_lines(log, self._read[silo])
             self._read[silo] += len(new)
             for number in _MARK.findall(new.decode(errors="replace")):
                 self._by_round.setdefault(int(number), set()).add(silo)
@@ -52,14 +52,3 @@ class Failures:
         why = exception_in(after)
         place = "" if ALL_SILOS in failed else f" at {len(failed)} of {len(self._logs)} silos"
         return f"training failed{place}, see {log}{f': {why}' if why else ''}"
-
-
-def _whole_lines(log: Path, start: int) -> bytes:
-    """Returns the content of a log from a byte on, up to the last whole line; empty without a log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(start)
-            new = file.read()
-    except OSError:
-        return b""
-    return new[: new.rfind(b"\n") + 1]

@@ -329,7 +329,7 @@ def _runner(engine: Engine) -> Runner:
     def run(deployment: Deployment, folder: Path, on_round: OnRound, say: Say) -> LocalRun:
         say("making certificates and kits")
         engine.write_kits(deployment, folder / "kits")
-        return engine.run_here(deployment, folder / "kits", on_round=on_round)
+        return engine.run_here(deployment, folder / "kits", on_round=on_round, say=say)
 
     return run
 

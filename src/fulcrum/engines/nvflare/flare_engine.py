@@ -38,9 +38,16 @@ class FlareEngine:
         """Writes NVIDIA FLARE's own start-up kits, with the plan in place."""
         return write_kits(deployment, folder, issuer_key=issuer_key)
 
-    def run_here(self, deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None]) -> LocalRun:
+    def run_here(
+        self,
+        deployment: Deployment,
+        kits: Path,
+        *,
+        on_round: Callable[[RoundResult], None],
+        say: Callable[[str], None] = lambda _: None,
+    ) -> LocalRun:
         """Runs the plan with every site on this machine."""
-        return run_here(deployment, kits, on_round=on_round, stall=60 + 3 * deployment.patience)
+        return run_here(deployment, kits, on_round=on_round, stall=60 + 3 * deployment.patience, say=say)
 
 
 FLARE: Engine = FlareEngine()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, processes
 from fulcrum.engines.nvflare.kits.console import follow
+from fulcrum.engines.nvflare.kits.flare_progress import FlareProgress
 from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.engines.training_failures import Failures
@@ -48,7 +49,14 @@ class FlareSites(LocalSites):
             self.start(name)
 
 
-def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundResult], None], stall: float) -> LocalRun:
+def run_here(
+    deployment: Deployment,
+    kits: Path,
+    *,
+    on_round: Callable[[RoundResult], None],
+    stall: float,
+    say: Callable[[str], None] = lambda _: None,
+) -> LocalRun:
     """Starts every site of some kits here, runs the plan to the last round, and stops all sites.
 
     The run is given up if training fails at every silo in a round: later rounds would add noise alone.
@@ -58,23 +66,32 @@ def run_here(deployment: Deployment, kits: Path, *, on_round: Callable[[RoundRes
         kits: The folder that `write_kits` wrote.
         on_round: Called with the result of every round.
         stall: Seconds without a finished round after which the run is given up.
+        say: Called with every step in words.
     """
     plan = read_plan(kits / "plan.json")
     watch = RoundWatch(kits, on_round=on_round, stall=stall)
     technical = deployment.engine_names
-    failures = Failures({silo: kits / technical[silo] for silo in plan.federation.silo_names.tolist()})
+    silos = {silo: kits / technical[silo] for silo in plan.federation.silo_names.tolist()}
+    failures, progress = Failures(silos), FlareProgress(kits / SERVER, silos.values(), plan.rounds, say)
     with FlareSites(kits, deployment) as sites, ending_on_signals():
         sites.processes_of(SERVER)  # raises on machines where the processes could not be stopped
+        say(f"starting the server and {len(technical) - 1} sites")
         sites.start_all()
+        say("submitting the job, which begins when every site runs it")
 
         def tick() -> None:
             sites.check()
             failures.look()
+            progress.look()
             if failures.everywhere:
                 raise EngineError("engine.training-failed", failures=failures.in_words())
             watch.check()
 
-        run = follow(kits, tick=tick, on_round=watch.hear)
+        def hear(result: RoundResult) -> None:
+            progress.hear()
+            watch.hear(result)
+
+        run = follow(kits, tick=tick, on_round=hear)
         tick()
     if run is None:
         raise EngineError("flare.rounds-unreported", kits=kits, site=SERVER)

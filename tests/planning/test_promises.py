@@ -132,11 +132,12 @@ def test_filters_of_a_job_are_read_and_have_no_epsilon_of_a_whole_update(tmp_pat
                 "filters": [{"path": "nvflare.app_common.filters.svt_privacy.SVTPrivacy", "args": {"epsilon": 0.2}}],
             },
             {"tasks": ["train"], "filters": [{"name": "PercentilePrivacy", "args": {"percentile": 10}}]},
-            {"tasks": ["train"], "filters": [{"path": "mine.FancyPrivacy", "args": {}}]},
+            {"tasks": ["train"], "filters": [{"path": "mine.FancyPrivacy", "args": {}}, {"path": "mine.Scaler"}]},
         ],
     }
     settings = settings_in_job(job, "config.json")
-    assert sorted(setting.mechanism for setting in settings) == ["FancyPrivacy", "PercentilePrivacy", "SVTPrivacy"]
+    mechanisms = sorted(setting.mechanism for setting in settings)
+    assert mechanisms == ["FancyPrivacy", "PercentilePrivacy", "SVTPrivacy", "Scaler"]
     for setting in settings:
         reading = read_promise(setting, FACTS)
         assert epsilons(reading) == {"server": None}
@@ -167,14 +168,31 @@ def test_a_plan_with_the_options_of_a_reading_keeps_its_promise(tmp_path, monkey
         (["empty"], "promise.settings-missing"),
         (["empty", "--clip", "1"], "promise.numbers-beside-source"),
         (["broken.py"], "promise.source-syntax"),
+        (["broken.json"], "promise.json-malformed"),
+        (["job"], "promise.files-unread"),
     ],
 )
 def test_what_cannot_be_read_is_one_line_with_a_code(tmp_path, monkeypatch, capsys, words, code):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.py").write_text("def (:")
+    (tmp_path / "broken.json").write_text('{"filters": [')
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "config_fed_client.conf").write_text("format_version = 2")
     assert run(["read-settings", *words, "--format", "json"]) == 2
     assert json.loads(capsys.readouterr().err)["error"]["code"] == code
+
+
+def test_a_job_configuration_in_another_format_is_named_beside_the_readings(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job").mkdir()
+    filters = [{"filters": [{"name": "PercentilePrivacy", "args": {"percentile": 10}}]}]
+    (tmp_path / "job" / "config_fed_client.json").write_text(json.dumps({"task_result_filters": filters}))
+    (tmp_path / "job" / "config_fed_server.yml").write_text("workflows: []")
+    assert run(["read-settings", "job", "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unread"] == ["config_fed_server.yml"]
+    assert run(["read-settings", "job"]) == 0
+    assert "Not read, since JSON alone is read: config_fed_server.yml" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

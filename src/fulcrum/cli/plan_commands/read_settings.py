@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fulcrum.cli.shared_options.federations import ColumnOption, federation_argument
 from fulcrum.cli.shared_options.options import INPUT, TARGET, FormatOption, argument, number, option
 from fulcrum.errors import ParameterError
-from fulcrum.planning.promises.found_settings import find_settings, rounds_in
+from fulcrum.planning.promises.found_settings import find_settings, rounds_in, unread_files
 from fulcrum.planning.promises.promise_reading import Circumstances, PromiseReading, read_numbers, read_promise
 from fulcrum.rounding import display_epsilon
 from fulcrum.views.terminal.screen import Result, facts, remarks, show
@@ -54,13 +54,16 @@ def read_settings(
         rounds = rounds if rounds is not None else rounds_in(source)
         circumstances = Circumstances(rounds=rounds, delta=delta, federation=topology, rate=rate, steps=steps)
         readings = [read_promise(setting, circumstances) for setting in find_settings(source)]
-    data = {"readings": [asdict(reading) for reading in readings]}
+    unread = [] if source is None else unread_files(source)
+    data = {"readings": [asdict(reading) for reading in readings], "unread": unread}
     rows: list[dict[str, Any]] = [
         {"place": reading.place, "mechanism": reading.mechanism, "delta": reading.delta} | asdict(entry)
         for reading in readings
         for entry in reading.observers
     ]
-    show(Result(data=data, rows=rows, picture=[part for reading in readings for part in _picture(reading)]), style)
+    picture = [part for reading in readings for part in _picture(reading)]
+    picture.append(remarks([(True, f"Not read, since JSON alone is read: {file}.") for file in unread]))
+    show(Result(data=data, rows=rows, picture=picture), style)
     return 0
 
 

@@ -149,7 +149,13 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             raise DataError("flower.rounds-range", rounds=self._plan.rounds, num_rounds=last)
         rate = self._rate
         server = MaskedServer.open(self._state, self._plan, parameters, classes=self._classes, learning_rate=rate)
-        _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)
+        if server.round_number > last:
+            _logger.warning(
+                "All %d rounds are over: the model of the checkpoint is returned, and no silo trains.", last
+            )
+            _logger.warning("For another run, make a new plan and new sites.")
+        else:
+            _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)
         self.summary()
         result = Result()
         record = _in_form(initial, server.model)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fulcrum.errors import DataError
+from fulcrum.errors import DataError, listing
 
 _MOST_BYTES = 1 << 20
 _ARGUMENTS: dict[str, tuple[str, ...]] = {
@@ -75,6 +75,8 @@ def find_settings(source: Path) -> list[FoundSetting]:
         raise DataError("promise.source-missing", source=source)
     files = sorted(source.rglob("*")) if source.is_dir() else [source]
     entries = [entry for path in files if path.is_file() and not path.is_symlink() for entry in _in_file(path, source)]
+    if not entries and (unread := unread_files(source)):
+        raise DataError("promise.files-unread", source=source, files=listing(unread))
     if not entries:
         raise DataError("promise.settings-missing", source=source)
     return entries
@@ -125,8 +127,9 @@ def settings_in_python(text: str, place: str) -> list[FoundSetting]:
 
 
 def settings_in_job(content: Any, place: str) -> list[FoundSetting]:
-    """Returns the privacy filters in the configuration of a job of NVIDIA FLARE."""
+    """Returns the filters in the configuration of a job of NVIDIA FLARE, and unknown filters by name too."""
     entries = []
+    filters = {id(filter_) for entry in _objects(content) for filter_ in _listed(entry.get("filters"))}
     for entry in _objects(content):
         name = str(entry.get("path") or entry.get("name") or entry.get("class_path") or "").rpartition(".")[2]
         stated = entry.get("args")
@@ -136,18 +139,30 @@ def settings_in_job(content: Any, place: str) -> list[FoundSetting]:
             values = {word: float(value) for word, value in numbers.items() if _is_number(value)}
             unknown = tuple(word for word in numbers if word not in values)
             entries.append(FoundSetting(mechanism=name, place=place, values=values, unknown=unknown))
-        elif name in _NOISELESS or ("Privacy" in name and name):
+        elif name in _NOISELESS or "Privacy" in name or id(entry) in filters:
             numbers = {word: float(value) for word, value in arguments.items() if _is_number(value)}
-            entries.append(FoundSetting(mechanism=name, place=place, values=numbers))
+            entries.append(FoundSetting(mechanism=name or "a filter without a name", place=place, values=numbers))
     return entries
+
+
+def unread_files(source: Path) -> list[str]:
+    """Returns the files of a folder that may set a filter and are not read: job configurations in another format.
+
+    NVIDIA FLARE takes a configuration as JSON, HOCON (.conf) or YAML; JSON alone is read here.
+    """
+    files = sorted(source.rglob("config_*")) if source.is_dir() else []
+    return [path.relative_to(source).as_posix() for path in files if path.suffix != ".json" or _json(path) is None]
 
 
 def _in_file(path: Path, source: Path) -> list[FoundSetting]:
     place = path.relative_to(source).as_posix() if source.is_dir() else path.name
     if path.suffix == ".py" and path.stat().st_size <= _MOST_BYTES:
         return settings_in_python(path.read_text(encoding="utf-8", errors="replace"), place)
-    if path.suffix == ".json" and (content := _json(path)) is not None:
-        return settings_in_job(content, place)
+    if path.suffix == ".json":
+        content = _json(path)
+        if content is None and not source.is_dir():
+            raise DataError("promise.json-malformed", source=place)
+        return [] if content is None else settings_in_job(content, place)
     return []
 
 
@@ -157,6 +172,10 @@ def _json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8")) if path.stat().st_size <= _MOST_BYTES else None
     except (OSError, ValueError, RecursionError):
         return None
+
+
+def _listed(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else []
 
 
 def _objects(content: Any) -> Iterator[dict[str, Any]]:

@@ -67,10 +67,10 @@ def test_an_answer_has_the_figures_of_the_plan(client):
     assert fulcrum.guarantee_of(made).statement.split(" epsilon ")[0] in answer["head"].replace("&#39;", "'")
     assert set(answer["charts"]) == {"tree", "tree-narrow", "epsilon", "trade", "price", "information"}
     assert [column["heading"] for column in answer["columns"]] == [
-        "noise multiplier",
-        "influence, %",
         "ε above",
         "ε inside",
+        "noise multiplier",
+        "influence, %",
     ]
     assert "federation" not in answer  # the page has it
     assert "regions" not in answer

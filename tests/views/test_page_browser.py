@@ -50,7 +50,7 @@ def test_figures_charts_and_table_follow_a_slider(opened):
     assert "epsilon 3.3 against" in page.locator(".claim").inner_text()
     for chart, picture in before.items():
         assert drawn(page, chart) != picture
-    noise = page.locator("#rows tbody tr:not(.gap) td:nth-child(4)").first.inner_text()
+    noise = page.locator("#rows tbody tr:not(.gap) td:nth-child(6)").first.inner_text()
     assert float(noise) == pytest.approx(made.noise_multiplier[0], rel=1e-5)
 
 

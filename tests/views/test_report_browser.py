@@ -80,7 +80,7 @@ def test_the_table_is_sorted_by_its_headings_with_names_in_natural_order(visit, 
     assert column(page, 1)[0] == "country-6-1"
     page.get_by_role("button", name="ε inside").click()
     assert page.locator("th[aria-sort]").count() == 1
-    values = [float(value) for value in column(page, 7)]
+    values = [float(value) for value in column(page, 5)]
     assert values == sorted(values)
 
 
@@ -300,3 +300,66 @@ def test_the_verdict_is_on_the_first_screen(visit, consortium):
     box = with_even_letters(page).locator("#verdict").bounding_box()
     assert box["y"] + box["height"] < 400
     assert "inside a region is right up to 98 of 100 times" in page.locator("#verdict").inner_text()
+
+
+def pages_of(page):
+    """The number of pages of a print, on A4."""
+    return len(re.findall(rb"/Type /Page\b", page.pdf(prefer_css_page_size=True)))
+
+
+COUNTRIES = fulcrum.Federation.from_columns(
+    silo=[f"Universitätsklinikum Nummer {k}" for k in range(26)],
+    records=[300 + 170 * k for k in range(26)],
+    tiers={
+        "region": [
+            ["Bayern", "Mecklenburg-Vorpommern", "Provence-Alpes-Côte d'Azur", "Île-de-France", "Wien"][k % 5]
+            for k in range(26)
+        ],
+        "country": [["Deutschland", "Deutschland", "France", "France", "Österreich"][k % 5] for k in range(26)],
+    },
+    name="Dreiländerverbund der Universitätsklinika",
+)
+
+
+@pytest.fixture(scope="module")
+def countries(tmp_path_factory):
+    plan = fulcrum.plan(
+        COUNTRIES, rounds=10, epsilon={"region": 2.0, "country": 1.0}, purpose="deployment", parameters=12
+    )
+    return written(tmp_path_factory.mktemp("countries"), plan)
+
+
+def test_a_print_of_an_outer_tier_or_of_five_silos_has_at_most_six_pages(visit, countries, tmp_path):
+    five = fulcrum.Federation.from_sizes({"north": [1200, 800, 900, 700], "south": [1500]})
+    settings = {"rounds": 10, "epsilon": {"region": 1.0, "aggregator": 1.2}, "purpose": "deployment", "parameters": 10}
+    for address in (countries, written(tmp_path, fulcrum.plan(five, **settings))):
+        page = ready(visit(address))
+        assert pages_of(page) <= 6
+        page.set_viewport_size({"width": 673, "height": 900})  # the width of an A4 sheet between its margins
+        page.emulate_media(media="print")
+        box = page.locator(".signed").bounding_box()
+        assert box["y"] + box["height"] < 995  # the signature stands on the first sheet
+
+
+def test_both_epsilons_are_in_sight_with_an_outer_tier_and_technical_names(visit, countries):
+    page = ready(visit(countries))
+    page.set_viewport_size({"width": 1280, "height": 900})
+    heads = page.locator("#rows th").all_inner_texts()
+    assert heads[:2] == ["silo", "region"]
+    assert heads[-2:] == ["country", "site"]
+    right = page.locator("#rows").bounding_box()["x"] + page.locator("#rows").bounding_box()["width"]
+    for heading in ("ε above", "ε inside"):
+        box = page.get_by_role("columnheader", name=heading).bounding_box()
+        assert box["x"] + box["width"] <= right
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_name_is_cut_in_the_charts_of_regions(width, visit, countries):
+    page = narrowed(visit(countries), width)
+    for chart in ("tree", "epsilon"):
+        drawn = page.locator(f'figure[data-chart="{chart}"] .live svg text').all_text_contents()
+        assert drawn
+        assert not [text for text in drawn if "…" in text]
+    if width == 1280:
+        assert COUNTRIES.name in page.locator('figure[data-chart="tree"] .live svg').text_content()
+        assert "Mecklenburg-Vorpommern" in page.locator('figure[data-chart="epsilon"] .live svg').text_content()

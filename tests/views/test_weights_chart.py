@@ -80,3 +80,15 @@ def test_where_no_region_loses_voice_the_chart_says_so_and_still_has_an_axis():
     assert chart["description"].endswith("Every region keeps its influence. This plan needs 100%.")
     assert chart["layer"][0]["encoding"]["x"]["scale"]["domain"] == [0, 0.01]
     assert {row["moved"] for row in chart["layer"][0]["data"]["values"]} == {0}
+
+
+def test_equal_weights_that_need_many_times_the_noise_are_left_out_of_the_chart():
+    unequal = fulcrum.Federation.from_sizes({"north": [4000, 40, 900], "south": [3000, 60, 1500]})
+    made = fulcrum.plan(unequal, rounds=10, epsilon=1.0, unit="person")
+    choices = weight_choices(made)
+    assert equal_weights(made).noise > 5 * choices[0].noise  # outside the axes: it would stretch the page
+    chart = weights_chart(choices, own=own_choice(made), equal=equal_weights(made))
+    assert not any("equal" in label for label in labels(chart))
+    top = chart["layer"][0]["encoding"]["y"]["scale"]["domainMax"]
+    points = [row["noise"] for layer in chart["layer"] for row in layer["data"]["values"] if "noise" in row]
+    assert max(points) <= top

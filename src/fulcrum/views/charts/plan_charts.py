@@ -339,6 +339,7 @@ def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], he
         "description": description,
         "width": "container",
         "height": 240,
+        "padding": {"left": 5, "right": 14, "top": 5, "bottom": 5},  # half of the last label may stand outside
         "layer": [
             *curve_layers(points, here, encoding, tips=tips),
             *(

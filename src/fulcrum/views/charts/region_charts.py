@@ -131,7 +131,7 @@ def epsilon_chart(
         **spread_axis("worst epsilon", (point["epsilon"] for point in points)),
     }
     place = {
-        "y": {"field": "short", "type": "nominal", "sort": None, "title": None},
+        "y": {"field": "short", "type": "nominal", "sort": None, "title": None, "axis": {"labelExpr": _IN_TWO_LINES}},
         "yOffset": {"field": "observer", "type": "nominal", "sort": None, "scale": {"domain": OBSERVERS}},
         "color": {
             "field": "observer",
@@ -181,6 +181,13 @@ def epsilon_chart(
         "height": (36 if len(rows) <= 14 else 24) * len(rows),
         "layer": [layer for layer in layers if layer["data"]["values"]],  # a layer without rows has no extent
     }
+
+
+_IN_TWO_LINES = (
+    "width < 420 && length(datum.label) > 14 "
+    "? split(replace(datum.label, regexp('^(.{4,16}[ -])(?=.{3})'), '$1\\n'), '\\n') : datum.label"
+)
+"""The Vega expression for the name of a region: on a phone a long name stands in two lines, so that none is cut."""
 
 
 def _whose(tier: str, one_group: bool) -> str:

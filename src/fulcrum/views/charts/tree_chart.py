@@ -22,8 +22,8 @@ _DOT, _WIDEST_DOT = 8, 15  # pixels from one silo to the next, at least and at m
 _BAR, _WIDEST_BAR = 50, 220  # pixels of the longest bar of influence, at least and at most
 _FEWEST_DOTS = 12
 _COUNT = 72  # pixels for the number of silos, behind their dots
-_ROOT, _TIER = 8, 92  # pixels to the root, and from one tier to the next
-_HEAD = -26  # pixels from the first region up to the headings
+_ROOT, _TIER, _WIDEST_TIER = 8, 92, 190  # pixels to the root, and from one tier to the next, at least and at most
+_HEAD, _TITLE = -26, -46  # pixels from the first region up to the headings; to a long name of the federation
 _LETTER = 7  # pixels, about
 _NAME_AT, _NOISE, _SHARE, _GAP = 14, 104, 84, 26  # pixels from a region to its name; for its columns; to its dots
 _STACKED_AT, _STACKED, _PARENT = 18, 70, 26  # pixels from the left; for a region on a phone; for the node around it
@@ -39,8 +39,10 @@ def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -
         injected: True where aggregators draw the noise, once for the sum of a region.
     """
     step = 30 if len(rows) <= 14 else 22
-    leaf = _ROOT + _TIER * (1 + max(len(row["path"]) for row in rows))
-    joints, links = _branches(rows, name, leaf, step)
+    outer = max((len(node) for row in rows for node in row["path"]), default=0)
+    wide = min(max(_TIER, _LETTER * outer + 12), _WIDEST_TIER)
+    leaf = _ROOT + wide * (1 + max(len(row["path"]) for row in rows))
+    joints, links = _branches(rows, name, leaf, step, wide)
     short = short_names(row["name"] for row in rows)
     room = min(max(112, _LETTER * max(map(len, short))), NAME_WIDTH)
     shares = _shares(rows)
@@ -57,11 +59,12 @@ def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -
         *((share_at[field], f"| {text}" if field == "by_size" else text, "right") for field, text in shares.items()),
     ]
     top = {"y": _HEAD}
+    long = _LETTER * len(name) > leaf  # a long name of the federation stands above the headings
     return {
         "description": _description(rows, name, injected),
         "width": "container",
         "height": (len(rows) - 1) * step + 10,
-        "padding": {"left": 5, "right": 5, "top": 38, "bottom": 6},
+        "padding": {"left": 5, "right": 5, "top": 58 if long else 38, "bottom": 6},
         "params": [
             {"name": "bar", "expr": f"clamp(0.4 * (width - {bars_at}), {_BAR}, {_WIDEST_BAR})"},
             *_dot_params(rows, f"({bars_at + _GAP} + bar)"),
@@ -77,8 +80,14 @@ def tree_chart(rows: Sequence[ChartRow], *, name: str, injected: bool = False) -
                 order={"field": "order"},
             ),
             _layer(joints, {**_POINT, "size": 60, "style": "joint"}),
-            _text([{"x": 0, "label": name, **top}], "label", align="left", limit=leaf, style="strong"),
-            _text(joints[1:], "label", align="right", dx=5, dy=-13, limit=_TIER - 6, style="strong"),
+            _text(
+                [{"x": 0, "label": name, "y": _TITLE if long else _HEAD}],
+                "label",
+                align="left",
+                limit=noise_at if long else leaf,
+                style="strong",
+            ),
+            _text(joints[1:], "label", align="right", dx=5, dy=-13, limit=wide - 6, style="strong"),
             *(
                 _text([{"x": x, "label": label, **top}], "label", align=align, style="muted")
                 for x, label, align in heads
@@ -285,13 +294,23 @@ def _description(rows: Sequence[ChartRow], name: str, injected: bool) -> str:
     )
 
 
-def _branches(rows: Sequence[ChartRow], name: str, leaf: int, step: int) -> tuple[list[ChartRow], list[ChartRow]]:
-    """Returns the nodes above the rows, the root first, and the lines between all nodes, of four points each."""
+def _branches(
+    rows: Sequence[ChartRow], name: str, leaf: int, step: int, wide: int
+) -> tuple[list[ChartRow], list[ChartRow]]:
+    """Returns the nodes above the rows, the root first, and the lines between all nodes, of four points each.
+
+    Args:
+        rows: The rows of `region_rows`.
+        name: The name of the federation.
+        leaf: The position of regions, in pixels.
+        step: Pixels from one region to the next.
+        wide: Pixels from one tier to the next.
+    """
     beneath: dict[tuple[str, ...], list[int]] = {}
     for index, row in enumerate(rows):
         for level in range(len(row["path"]) + 1):
             beneath.setdefault(tuple(row["path"][:level]), []).append(index * step)
-    place = {path: (_ROOT + _TIER * len(path), sum(ys) / len(ys)) for path, ys in beneath.items()}
+    place = {path: (_ROOT + wide * len(path), sum(ys) / len(ys)) for path, ys in beneath.items()}
     joints = [{"x": x, "y": y, "label": path[-1] if path else name} for path, (x, y) in place.items()]
     ends = [(place[path[:-1]], end) for path, end in place.items() if path]
     ends += [(place[tuple(row["path"])], (leaf, index * step)) for index, row in enumerate(rows)]

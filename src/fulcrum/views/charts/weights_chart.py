@@ -27,6 +27,9 @@ _LINE = 0.07
 _CLEARLY_LESS = 0.95
 """Share of its influence by size: a region that keeps less is named in the chart."""
 
+_ROOM_ABOVE = 1.1
+"""Most noise of equal weights in the chart, over the most noise of the line: with more they are left out."""
+
 
 def weights_chart(
     choices: Sequence[WeightChoice], *, own: WeightChoice, equal: WeightChoice | None = None, tier: str = "region"
@@ -43,9 +46,10 @@ def weights_chart(
     points = [_point(choice, base) for choice in choices]
     here = _point(own, base)
     ends = [{**points[0], "label": "sizes"}, {**points[-1], "label": "least noise"}]
-    if equal is not None:
-        ends.append({**_point(equal, base), "label": "equal"})
     widest, highest = (max(float(point[axis]) for point in (*points, here)) for axis in ("moved", "noise"))
+    # For persons equal weights may need many times the noise: a point outside the axes would stretch the page.
+    if equal is not None and _point(equal, base)["noise"] <= _ROOM_ABOVE * highest:
+        ends.append({**_point(equal, base), "label": "equal"})
 
     def near(point: ChartRow, neighbour: ChartRow) -> bool:
         across, up = abs(point["moved"] - neighbour["moved"]), abs(point["noise"] - neighbour["noise"])

@@ -122,7 +122,7 @@ const fulcrum = (() => {
 
   /* Columns as wide as their longest text: rows come and go with the scrolling, so widths cannot be left to them. */
   const LONGEST = 12; // texts that are measured, those with most letters
-  const ONE_LINE = 220; // pixels: longer names stand in two lines
+  const ONE_LINE = 170; // pixels: longer names stand in two lines
   const TWO_LINES = 0.6; // of the longest name, so that it has room in two lines wherever it breaks
   const PADDING = 24; // pixels, as in the style sheet
   const ARROW = 18; // pixels of the sign behind a heading

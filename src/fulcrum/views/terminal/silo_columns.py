@@ -22,43 +22,47 @@ def silo_table(plan: Plan) -> dict[str, Any]:
     - A column has a heading, a kind (text, number or epsilon) and its values.
     - In a column with few distinct values, `values` holds the distinct values and `codes` their index by row.
     - Epsilons are rounded up to four digits, and None is no guarantee. Figures of the kind number have six digits.
+    - Both epsilons stand before noise, and outer tiers, groups and sites stand last: no reader scrolls for an epsilon.
     - `places` is the most digits after a point in a column of figures.
     """
     federation = plan.federation
     columns: list[SiloColumn] = [{"heading": "silo", "kind": "text", "values": federation.silo_names.tolist()}]
+    places: list[SiloColumn] = []
+    for tier in federation.tiers:
+        codes = federation.membership(tier.name)
+        places.append({"heading": tier.name, "kind": "text", "values": list(tier.nodes), "codes": codes.tolist()})
+    columns.append(places.pop(0))
+    if federation.group is not None:
+        group = federation.group
+        places.append(
+            {"heading": "group", "kind": "text", "values": list(group.nodes), "codes": group.parent_of.tolist()}
+        )
     names = technical_names(federation)
     sites = [names[silo] for silo in federation.silo_names.tolist()]
     if plan.is_deployment and sites != columns[0]["values"]:
-        columns.append({"heading": "site", "kind": "text", "values": sites})
-    for tier in federation.tiers:
-        codes = federation.membership(tier.name)
-        columns.append({"heading": tier.name, "kind": "text", "values": list(tier.nodes), "codes": codes.tolist()})
-    if federation.group is not None:
-        group = federation.group
-        columns.append(
-            {"heading": "group", "kind": "text", "values": list(group.nodes), "codes": group.parent_of.tolist()}
-        )
+        places.append({"heading": "site", "kind": "text", "values": sites})
     if federation.persons is not None:
         columns.append(_numbers(size_word(plan.unit), federation.persons))
     elif federation.sizes_known:
         columns.append(_numbers("records", federation.sizes))
-    columns += silo_figures(plan)
+    columns += [*silo_figures(plan), *places]
     return {"rows": len(federation), "columns": columns}
 
 
 def silo_figures(plan: Plan) -> list[SiloColumn]:
-    """Returns the columns by silo that follow from the plan: noise, influence and both epsilons."""
+    """Returns the columns by silo that follow from the plan: both epsilons, noise and influence."""
     federation = plan.federation
-    if plan.aggregator_noise_multiplier is None:
-        columns = [_numbers("noise multiplier", plan.noise_multiplier)]
-    else:
-        drawn = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
-        columns = [_numbers("noise on the sum", drawn)]
-    columns.append(_numbers("influence, %", 100 * plan.influence, digits=4))
+    columns = []
     if federation.preferences is not None:
         columns.append(_numbers("ε declared", federation.preferences))
     columns.append(_numbers("ε above", plan.epsilon_above, epsilon=True))
     columns.append(_numbers("ε inside", plan.epsilon_inside, epsilon=True))
+    if plan.aggregator_noise_multiplier is None:
+        columns.append(_numbers("noise multiplier", plan.noise_multiplier))
+    else:
+        drawn = plan.aggregator_noise_multiplier[federation.innermost.parent_of]
+        columns.append(_numbers("noise on the sum", drawn))
+    columns.append(_numbers("influence, %", 100 * plan.influence, digits=4))
     return columns
 
 

@@ -185,3 +185,65 @@ def test_regions_in_countries_fit_the_window(width, clinics):
     assert page.evaluate("document.documentElement.scrollWidth") == width
     box = page.locator("#regions")
     assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+
+
+def test_every_control_has_help_for_a_tap_and_for_the_keyboard(opened):
+    page = opened(has_touch=True)
+    for control in page.locator("[data-setting]").all():
+        key = control.get_attribute("data-setting")
+        about = page.locator(f"#{key}-about")
+        assert len(about.text_content()) > 20, key
+        assert not about.is_visible()
+        assert f"{key}-about" in page.locator(f"#{key}").get_attribute("aria-describedby")
+    button, about = page.get_by_role("button", name="About delta"), page.locator("#delta-about")
+    button.tap()
+    assert about.is_visible()
+    assert button.get_attribute("aria-expanded") == "true"
+    button.focus()
+    page.keyboard.press("Enter")
+    assert not about.is_visible()
+
+
+def test_an_arrow_key_moves_every_slider_to_a_number_that_reads_otherwise(opened):
+    page = opened()
+    shown = page.locator("#epsilon").input_value
+    page.locator("#epsilon-slider").focus()
+    for key, value in (("ArrowRight", "1.1"), ("ArrowUp", "1.2"), ("ArrowLeft", "1.1"), ("ArrowDown", "1")):
+        after(page, lambda key=key: page.keyboard.press(key))
+        assert shown() == value
+    after(page, lambda: (page.locator("#epsilon").fill("20"), page.keyboard.press("Tab")))
+    page.locator("#epsilon-slider").focus()
+    page.keyboard.press("ArrowRight")
+    assert shown() == "20"  # the end of the slider
+
+
+def test_deployment_takes_the_accountant_of_the_command_line_and_asks_for_parameters_in_view(opened, visit):
+    page = opened()
+    page.set_viewport_size({"width": 1280, "height": 700})
+    page.locator("#purpose").select_option("deployment")
+    page.locator("#purpose-error:not(:empty)").wait_for()
+    assert page.locator("#purpose-error").evaluate(
+        """(error) => {
+          const [inner, outer] = [error, error.closest(".settings-card")].map((part) => part.getBoundingClientRect());
+          return inner.bottom <= Math.min(outer.bottom, innerHeight) && inner.top >= Math.max(outer.top, 0);
+        }"""
+    )
+    visit.messages.clear()
+    after(page, lambda: (page.locator("#parameters").fill("10"), page.keyboard.press("Tab")))
+    made = fulcrum.plan("consortium", rounds=10, epsilon=1.0, purpose="deployment", parameters=10)
+    assert made.accountant == "renyi"
+    noise = page.locator("#rows tbody tr:not(.gap) td:nth-child(6)").first.inner_text()
+    assert float(noise) == pytest.approx(made.noise_multiplier[0], rel=1e-5)
+
+
+def test_all_regions_are_in_sight_and_their_names_whole(opened):
+    page = opened()
+    names = [f"Landesverband der Krankenhäuser {k}" for k in range(1, 17)]
+    table = "silo,records,region\n" + "".join(f"s{k},{100 + k},{name}\n" for k, name in enumerate(names))
+    after(page, lambda: chosen(page, "many.csv", table.encode()))
+    assert page.locator("#regions").evaluate("(box) => box.scrollHeight <= box.clientHeight + 1")
+    fields = page.locator(".regions .name input").evaluate_all(
+        "(fields) => fields.map((field) => [field.value, field.scrollWidth - field.clientWidth])"
+    )
+    assert [name for name, _ in fields] == names
+    assert max(over for _, over in fields) <= 0

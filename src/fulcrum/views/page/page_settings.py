@@ -28,7 +28,7 @@ Text = Annotated[str, msgspec.Meta(max_length=500)]
 
 
 class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The values of sliders and choices; None leaves the value to the recipe."""
+    """The values of sliders and choices; None leaves the value to the recipe, and the accountant to the purpose."""
 
     rounds: int = 10
     epsilon: float = 1.0
@@ -37,7 +37,7 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     colluders: int = 0
     dropouts: int = 0
     allocation: Text = "optimal"
-    accountant: Accountant = "exact"
+    accountant: Accountant | None = None
     recipe: Text = "paper"
     weights: Text | float | None = None
     clip_norm: Text | float | None = None

@@ -22,7 +22,7 @@
       text: JSON.stringify(roster),
       columns: [
         { heading: "silo", kind: "text", values: roster.silos },
-        ...places.map(({ name, nodes, codes }) => ({ heading: name, kind: "text", values: nodes, codes })),
+        ...places.map(({ name, nodes, codes }, at) => ({ heading: name, kind: "text", values: nodes, codes, last: at > 0 })),
         { heading: "records", kind: "number", values: roster.records, sizes: true },
       ],
     };
@@ -59,6 +59,16 @@
     if ("whole" in control.dataset) value = Math.round(value);
     control.querySelector("input[type=text]").value = value < 1e-3 && value > 0 ? value.toExponential() : String(value);
     slider.setAttribute("aria-valuetext", String(value));
+  }
+  /* A key moves a slider to the next number that reads otherwise: a single step may be less than its digits. */
+  const STEPS = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 };
+  function stepped(control, step) {
+    const [field, slider] = ["text", "range"].map((type) => control.querySelector(`input[type=${type}]`));
+    const [before, end] = [number(control), step > 0 ? slider.max : slider.min];
+    do {
+      slider.value = Number(slider.value) + step;
+      slid(control);
+    } while (parsed(field.value) === before && slider.value !== end);
   }
   function wrong(setting, must, written) {
     return Object.assign(new Error(`this must be ${must}, got '${written}'`), { place: `${setting}-error` });
@@ -102,6 +112,7 @@
     for (const shown of document.querySelectorAll(".error")) shown.textContent = "";
     if (!reason) return;
     byId(place).textContent = reason;
+    byId(place).scrollIntoView({ block: "nearest", behavior: "instant" }); // the card of settings has a scroll of its own
     byId("edited").textContent = "";
   }
 
@@ -187,7 +198,8 @@
     document.querySelector("figure[data-chart=weights]").classList.add("waiting");
     describe();
     await drawCharts(answer.charts);
-    fillTable(federation.roster.silos.length, [...federation.columns, ...answer.columns]);
+    const [first, last] = [false, true].map((last) => federation.columns.filter((column) => Boolean(column.last) === last));
+    fillTable(federation.roster.silos.length, [...first, ...answer.columns, ...last]); // epsilons in sight, as in the report
     document.documentElement.dataset.answers = answers += 1;
     askLater();
     clearTimeout(telling);
@@ -378,13 +390,27 @@
       continue;
     }
     placed(control);
-    control.querySelector("input[type=range]").addEventListener("input", () => {
+    const slider = control.querySelector("input[type=range]");
+    slider.addEventListener("input", () => {
       slid(control);
+      follow();
+    });
+    slider.addEventListener("keydown", (event) => {
+      if (!(event.key in STEPS) || event.altKey || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      stepped(control, STEPS[event.key]);
       follow();
     });
     control.querySelector("input[type=text]").addEventListener("change", () => {
       placed(control);
       follow();
+    });
+  }
+  for (const help of document.querySelectorAll(".help")) {
+    help.addEventListener("click", () => {
+      const about = byId(help.getAttribute("aria-controls"));
+      about.hidden = !about.hidden;
+      help.setAttribute("aria-expanded", String(!about.hidden));
     });
   }
   byId("unit").addEventListener("change", () => (byId("of-persons").hidden = !ofPersons()));

@@ -17,7 +17,13 @@ from fulcrum.readers.profiles import PROFILES, profile
 
 
 def reproducing_commands(
-    plan: Plan, *, trained: Sequence[str] = (), audited: str = "", answered: bool = False, written: str = ""
+    plan: Plan,
+    *,
+    trained: Sequence[str] = (),
+    audited: str = "",
+    answered: bool = False,
+    written: str = "",
+    language: str = "en",
 ) -> list[str]:
     """Returns the commands that repeat a plan, check the plan and write its report.
 
@@ -30,12 +36,14 @@ def reproducing_commands(
         audited: The command of the audit in the report, with results in the folder `audit`.
         answered: True for a report with people's answers, ANSWERS.toml.
         written: The date of the report.
+        language: The language of the report's first page.
     """
     report = ["fulcrum report plan.json"]
     report += ["--run run"] if trained else []
     report += ["--audit audit"] if audited else []
     report += ["--answers ANSWERS.toml"] if answered else []
     report += [f"--date {written}"] if written else []
+    report += [f"--language {language}"] if language != "en" else []
     results = [*trained, *([audited] if audited else [])]
     return [_planning_command(plan), "fulcrum verify plan.json", *results, f"{' '.join(report)} -o report.html"]
 

@@ -80,7 +80,12 @@ class ObserverVerdict:
         >>> [_observer_verdict("above", "", "", right).times for right in (0.553, 0.9867, 1.0)]
         ['up to 56 of 100 times', 'up to 99 of 100 times', 'up to 100 of 100 times']
         """
-        return f"up to {math.ceil(round(100 * self.right, 9))} of 100 times"
+        return f"up to {self.of_100} of 100 times"
+
+    @property
+    def of_100(self) -> int:
+        """Returns the number of right guesses of 100, rounded up."""
+        return math.ceil(round(100 * self.right, 9))
 
     @property
     def meaning(self) -> str:

@@ -21,6 +21,7 @@ from fulcrum.views.report.deployments_registry import as_yaml, registry_entry
 from fulcrum.views.report.dossier import UNANSWERED, Answers, answers_template, read_answers
 from fulcrum.views.report.html_report import report
 from fulcrum.views.terminal.screen import Result, facts, show, working
+from fulcrum.words.languages.phrases import Language
 
 
 def report_command(
@@ -55,6 +56,13 @@ def report_command(
             "Date of the report, YYYY-MM-DD. Default: the date of SOURCE_DATE_EPOCH, or today.", OUTPUT, name="--date"
         ),
     ] = None,
+    language: Annotated[
+        Language,
+        option(
+            "Language of the first page: promise, verdict, figures and signature. The plan and the rest stay English.",
+            OUTPUT,
+        ),
+    ] = "en",
     style: FormatOption = "table",
 ) -> int:
     """Write a plan as one HTML file to read, print and sign; the file needs no network."""
@@ -68,7 +76,7 @@ def report_command(
         write_whole(answers, answers_template().encode())
     known_answers = None if answers is None else read_answers(answers)
     with working("Drawing the report"):
-        page = report(plan, run, audit=audited, answers=known_answers, written=day).encode()
+        page = report(plan, run, audit=audited, answers=known_answers, written=day, language=language).encode()
         entry = None if registry is None else registry_entry(plan, known_answers or Answers(), audit=audited)
     write_whole(output, page)
     summary = {"report": str(output), "bytes": len(page), "plan_digest": plan.digest}

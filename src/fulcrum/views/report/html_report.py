@@ -17,13 +17,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from fulcrum.audit.evidence.findings import Audit
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.topology import SILO
-from fulcrum.errors import DataError, ParameterError, in_one_line
+from fulcrum.errors import DataError, ParameterError, check_known, in_one_line
 from fulcrum.planning.comparisons.weight_tradeoff import own_choice
 from fulcrum.planning.content.advice import LEVELS, advice_on, information_ceiling
 from fulcrum.planning.content.plan_document import guarantee_of
@@ -39,6 +40,8 @@ from fulcrum.views.report.dossier import SOURCE, Answers, questions_of
 from fulcrum.views.terminal.audit_tables import audit_drawing, audit_section
 from fulcrum.views.terminal.silo_columns import first_rows, silo_table
 from fulcrum.words.alignment import align_figures
+from fulcrum.words.languages.phrases import LANGUAGES, Language
+from fulcrum.words.languages.translated_page import translated_page
 from fulcrum.words.numbers import figure
 from fulcrum.words.person_words import (
     clip_norms,
@@ -80,6 +83,7 @@ def report(
     audit: Audit | None = None,
     answers: Answers | None = None,
     written: date | None = None,
+    language: Language = "en",
 ) -> str:
     """Returns the report of a plan as a page of HTML without any further file.
 
@@ -90,11 +94,15 @@ def report(
         answers: People's answers to questions that a plan cannot answer.
         written: The date of the report; by default the date of SOURCE_DATE_EPOCH, or today. The same plan, run and date
             give the same bytes.
+        language: The language of the first page: promise, verdict, figures and signature. The plan and the rest stay
+            English, and the first page says so.
 
     Raises:
         MissingExtraError: vl-convert-python is not installed.
         DataError: The folder has no results, or results or audit belong to a different plan.
+        ParameterError: The language is not known.
     """
+    check_known("language", language, LANGUAGES)
     issuer = plan.issuer if isinstance(plan, VerifiedPlan) else ""
     plan = with_figures(plan)
     if audit is not None and audit.plan_digest != plan.digest:
@@ -118,25 +126,17 @@ def report(
     }
     return render(
         "report.html",
-        **promise(plan),
-        written=day,
-        issuer=issuer,
+        **first_page_values(plan, language, issuer=issuer, written=day),
         guarantee=guarantee_of(plan),
-        advice=advice_on(plan),
-        verdict=verdict(plan),
         meaning=meaning_for_one(plan),
         conventions=conventions_words(plan) if plan.unit.is_within_silo else "",
         several_silos=several_silos_words(plan) if plan.unit.is_within_silo else "",
         whole_silo=whole_silo_sentence(plan),
-        size_word=size_word(plan.unit),
         sensitivity=clip_norms(plan.unit.sensitivity),
         guess=guess_words(plan.unit, "the most exposed silo"),
         recognition=recognition_words(plan.unit),
         power={"above": plan.observer_power(), "inside": plan.observer_power(SILO)},
         noise=plan.model_noise,
-        recipe=recipe_name(plan),
-        clip_share=clip_share_text(plan),
-        weights=weights_name(plan),
         recipe_words=recipe_words(plan),
         own=own_choice(plan),
         information=_information_remarks(plan),
@@ -157,13 +157,37 @@ def report(
             audited=_audit_command(audit),
             answered=answers is not None,
             written=day.isoformat(),
+            language=language,
         ),
-        unkeyed=unkeyed_digest(plan) if plan.keys else plan.digest,
         version=package_version(),
         policy=_policy(inlined),
         data=inline_json(data),
         **inlined,
     )
+
+
+def first_page_values(plan: Plan, language: str, *, issuer: str, written: date) -> dict[str, Any]:
+    """Returns the values of `report_first_page.html`: promise, verdict, figures, settings and signature.
+
+    Args:
+        plan: The plan, with its figures.
+        language: The language of the page.
+        issuer: The issuer of a signed plan; empty for a plan without a checked signature.
+        written: The date of the report.
+    """
+    return {
+        **promise(plan),
+        "page": None if language == "en" else translated_page(plan, language),
+        "advice": advice_on(plan),
+        "verdict": verdict(plan),
+        "size_word": size_word(plan.unit),
+        "recipe": recipe_name(plan),
+        "clip_share": clip_share_text(plan),
+        "weights": weights_name(plan),
+        "issuer": issuer,
+        "written": written,
+        "unkeyed": unkeyed_digest(plan) if plan.keys else plan.digest,
+    }
 
 
 def _information_remarks(plan: Plan) -> list[str]:

@@ -112,8 +112,10 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.data.heart_disease import read_heart_disease as read_heart_disease
     from fulcrum.simulation.data.input_variances import public_spectrum as public_spectrum
     from fulcrum.simulation.data.input_variances import spectrum_of_task as spectrum_of_task
+    from fulcrum.simulation.data.real_federations import read_real_federation as read_real_federation
     from fulcrum.simulation.data.tasks import Task as Task
     from fulcrum.simulation.data.tasks import load_task as load_task
+    from fulcrum.simulation.data.tcga_brca import read_tcga_brca as read_tcga_brca
     from fulcrum.simulation.embedded.batched_engine import GradientTraining as GradientTraining
     from fulcrum.simulation.embedded.batched_engine import LocalTraining as LocalTraining
     from fulcrum.simulation.embedded.models import Model as Model
@@ -233,7 +235,9 @@ _MODULES = {
     "read_ledger": "core.store.ledger_reading",
     "read_plan": "planning.files.plan_from_file",
     "read_policy": "core.silo.policy",
+    "read_real_federation": "simulation.data.real_federations",
     "read_signed_plan": "core.plan.signatures",
+    "read_tcga_brca": "simulation.data.tcga_brca",
     "reading_of": "readers.federation_reader",
     "register_server_rule": "rules.rule_registry",
     "release": "core.silo.releasing",

@@ -1,8 +1,9 @@
-"""Made-up tables in the form of the eICU database and of UCI Heart Disease, for tests of their readers."""
+"""Made-up tables in the form of eICU, UCI Heart Disease and Fed-TCGA-BRCA, for tests of their readers."""
 
 import csv
 import gzip
 
+from fulcrum.simulation.data import tcga_brca
 from fulcrum.simulation.data.eicu import RANGES
 from fulcrum.simulation.data.heart_disease import ROWS
 
@@ -66,3 +67,25 @@ def write_heart(folder, rows=HEART_ROWS):
     for hospital, lines in rows.items():
         (folder / f"processed.{hospital}.data").write_text("\n".join(lines) + "\n")
     return folder
+
+
+def tcga_tables():
+    """Returns two tables of five patients: four at two sites of two regions, and the last at a site without a region."""
+    patients = [
+        ("TCGA-AA-0001", "30", "1.0", "200.0"),
+        ("TCGA-AA-0002", "60", "0.0", "400.0"),
+        ("TCGA-BB-0003", "90", "1.0", "5000.0"),
+        ("TCGA-BB-0004", "60", "0.0", "0.0"),
+        ("TCGA-CC-0005", "60", "0.0", "10.0"),
+    ]
+    zeros = {feature.name: "0" for feature in tcga_brca.RANGES}
+    return {
+        "brca": [
+            {"pid": person, **zeros, "age_at_index": age, "race_white": "1", "E": event, "T": days}
+            for person, age, event, days in patients
+        ],
+        "centers": [
+            {"TSS Code": code, "Source Site": code, "Country": "USA", "State": "NY", "Region": region}
+            for code, region in (("AA", "West"), ("BB", "South"), ("CC", "Other"), ("DD", "West"))
+        ],
+    }

@@ -96,6 +96,12 @@ app.command(
     help_epilogue=_example("embed photos -o photos.npz"),
 )
 app.command(
+    "fulcrum.cli.run_commands.real_data:data_command",
+    name="data",
+    help="Read the tables of a real federation, check them, and show its regions; -o writes the federation.",
+    help_epilogue=_example("data eicu --from tables -o eicu.csv"),
+)
+app.command(
     "fulcrum.cli.run_commands.tune:tune_command",
     name="tune",
     help="Try rounds, learning rate and recipe on public data, and make a new plan with the same promise.",

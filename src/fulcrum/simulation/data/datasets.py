@@ -14,6 +14,7 @@ import numpy as np
 
 from fulcrum.core.topology import Topology
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
+from fulcrum.simulation.data.real_federations import is_real_federation, real_task
 from fulcrum.simulation.data.sources.data_records import TEST_SHARE, choose_test_persons, choose_test_records, word_of
 from fulcrum.simulation.data.sources.record_columns import csv_columns, parquet_columns
 from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
@@ -23,7 +24,8 @@ def read_data(data: Any, federation: Topology | None = None, **options: Any) -> 
     """Returns the task of any data that `train` takes.
 
     Args:
-        data: A `Task`, a dataset with items and a length, or a source for `load_task`.
+        data: A `Task`, a dataset with items and a length, a name of `real_federations.REAL`, or a source for
+            `load_task`.
         federation: The federation of the plan: its silo names tell a silo column from a wrong feature column.
         **options: Options of `load_task` or `dataset_task`.
     """
@@ -32,6 +34,8 @@ def read_data(data: Any, federation: Topology | None = None, **options: Any) -> 
         return data
     if isinstance(data, (str, Path)):
         try:
+            if is_real_federation(data, options.get("data_dir")):
+                return real_task(str(data), **options)
             return load_task(data, **options)
         except DataError as error:
             if error.code == "table.column-type" and federation is not None and options.get("silo") is None:

@@ -31,6 +31,7 @@ from fulcrum.readers.federation import Federation
 from fulcrum.simulation.data.sources.data_records import choose_test_persons
 from fulcrum.simulation.data.sources.feature_ranges import FeatureRange
 from fulcrum.simulation.data.sources.record_columns import CsvTable, csv_table
+from fulcrum.simulation.data.survival import person_periods, with_intervals
 from fulcrum.simulation.data.tasks import Task
 
 UNKNOWN_REGION = "unknown"
@@ -91,7 +92,7 @@ class FederatedRecords:
     Attributes:
         name: Name in messages and results.
         features: By record and range, from -1 to 1; a missing value is 0.
-        labels: The class of every record, 0 or 1.
+        labels: The class of every record, 0 or 1; of survival, 1 for an event.
         classes: The names of both classes.
         persons: The person of every record.
         silos: The silo of every record.
@@ -99,6 +100,8 @@ class FederatedRecords:
         ranges: The public range of every feature.
         metric: The metric of a task on these records, a name of `tasks.METRIC_NAMES`.
         left_out: The number of rows left out, by reason.
+        times: The time of the event, or of the end of observation, by record; None unless the task is survival.
+        interval_ends: The ends of the intervals of discrete time; empty unless the task is survival.
     """
 
     name: str
@@ -111,6 +114,8 @@ class FederatedRecords:
     ranges: tuple[FeatureRange, ...]
     metric: str = "accuracy"
     left_out: Mapping[str, int] = field(default_factory=dict)
+    times: FloatArray | None = None
+    interval_ends: tuple[float, ...] = ()
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -173,13 +178,31 @@ class FederatedRecords:
             self,
             features=self.features[rows],
             labels=self.labels[rows],
+            times=None if self.times is None else self.times[rows],
             persons=tuple(self.persons[row] for row in rows),
             silos=silos,
             region_of={silo: region for silo, region in self.region_of.items() if silo in set(silos)},
         )
 
+    def scaled_by_middle(self) -> "FederatedRecords":
+        """Returns the records with features scaled by the middle of their ranges, in place of the references.
+
+        The end of a range becomes -1 or 1, and a missing value keeps the value of the reference. Both ways to scale use
+        public numbers alone.
+        """
+        columns = []
+        for column, declared in zip(self.features.T, self.ranges, strict=True):
+            width = max(declared.high - declared.reference, declared.reference - declared.low)
+            middle = replace(declared, reference=(declared.low + declared.high) / 2)
+            columns.append(middle.scale(column * width + declared.reference))
+        return replace(self, features=np.stack(columns, axis=1))
+
     def task(self, test: BoolArray) -> Task:
         """Returns the task of a split by person, with the silo of every record.
+
+        The training records of a task of survival are the intervals that persons enter, with further columns for the
+        intervals. The test records are the persons in the first interval: their scores have the order of risk at any
+        time.
 
         Args:
             test: True for the records to test on, a result of `split_by_person` for example.
@@ -193,16 +216,26 @@ class FederatedRecords:
         divided = set.intersection(*({self.persons[row] for row in rows} for rows in sides))
         if divided:
             raise DataError("source.person-divided", person=min(divided), data=self.name)
+        features, labels, trained = self.features[~test], self.labels[~test], sides[0]
+        tested, times_test = self.features[test], None
+        if self.times is not None:
+            periods = person_periods(self.times[~test], labels, ends=self.interval_ends)
+            count = len(self.interval_ends)
+            features = with_intervals(features[periods.rows], periods.intervals, count=count)
+            labels, trained = periods.labels, np.array(trained)[periods.rows].tolist()
+            tested = with_intervals(tested, np.zeros(len(tested), dtype=np.intp), count=count)
+            times_test = self.times[test]
         return Task(
             name=self.name,
-            features_train=self.features[~test],
-            labels_train=self.labels[~test],
-            features_test=self.features[test],
+            features_train=features,
+            labels_train=labels,
+            features_test=tested,
             labels_test=self.labels[test],
             classes=self.classes,
-            silo=tuple(self.silos[row] for row in sides[0]),
+            silo=tuple(self.silos[row] for row in trained),
             silo_test=tuple(self.silos[row] for row in sides[1]),
-            persons=tuple(self.persons[row] for row in sides[0]),
+            persons=tuple(self.persons[row] for row in trained),
             fitted=False,
             metric=self.metric,
+            times_test=times_test,
         )

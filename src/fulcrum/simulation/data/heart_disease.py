@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fulcrum.errors import DataError
+from fulcrum.errors import DataError, listing
 from fulcrum.simulation.data.federated_records import UNKNOWN_REGION, DataSource, FederatedRecords
 from fulcrum.simulation.data.sources.feature_ranges import FeatureRange
 
@@ -72,9 +72,10 @@ def read_heart_disease(folder: str | Path, *, check_counts: bool = True) -> Fede
         check_counts: True refuses a file without the published number of rows.
 
     Raises:
-        DataError: A file is missing, a row has a wrong number of cells, or a cell has the wrong type. The error names
-            file, line and column.
+        DataError: A file is missing or names an unknown hospital, a row has a wrong number of cells, or a cell has the
+            wrong type. The error names file, line and column.
     """
+    _check_hospitals(Path(folder))
     parts, labels, persons, silos, left_out = [], [], list[str](), list[str](), 0
     for hospital, rows in ROWS.items():
         table = SOURCE.read_table(
@@ -106,3 +107,11 @@ def read_heart_disease(folder: str | Path, *, check_counts: bool = True) -> Fede
         ranges=RANGES,
         left_out={"row with a missing value": left_out},
     )
+
+
+def _check_hospitals(folder: Path) -> None:
+    """Raises `DataError` for a file in the source's form that names an unknown hospital."""
+    names = {f"processed.{hospital}.data" for hospital in ROWS}
+    for file in sorted(folder.glob("processed.*.data")) if folder.is_dir() else ():
+        if file.name not in names:
+            raise DataError("source.hospital-unknown", folder=folder, file=file.name, known=listing(ROWS))

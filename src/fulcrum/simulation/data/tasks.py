@@ -84,7 +84,11 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 TARGETS = ("classes", "numbers", "labels")
 """Kinds of targets: the class of a record, numbers of a record, or a set of labels of a record."""
 
-METRIC_NAMES = {"classes": ("accuracy", "auc"), "numbers": ("explained variance",), "labels": ("right labels",)}
+METRIC_NAMES = {
+    "classes": ("accuracy", "auc", "concordance"),
+    "numbers": ("explained variance",),
+    "labels": ("right labels",),
+}
 """The metrics of a task by kind of target, the default first; `embedded.metrics` has the functions."""
 
 
@@ -108,7 +112,10 @@ class Task:
         targets: A name of `TARGETS`.
         fitted: True if components or a scale were fitted on the training split.
         embedding: True if the features come from a frozen public network.
-        metric: A name of `METRIC_NAMES` for the kind of target; empty for the default. "auc" needs two classes.
+        metric: A name of `METRIC_NAMES` for the kind of target; empty for the default. "auc" and "concordance" need two
+            classes.
+        times_test: The time of the event, or of the end of observation, by test record; the class of the record is 1
+            for an event. "concordance" needs the times; None for any other metric.
     """
 
     name: str
@@ -126,14 +133,17 @@ class Task:
     fitted: bool = True
     embedding: bool = False
     metric: str = ""
+    times_test: FloatArray | None = None
 
     def __post_init__(self) -> None:
         check_known("targets", self.targets, TARGETS)
         names = METRIC_NAMES[self.targets]
         object.__setattr__(self, "metric", self.metric or names[0])
         check_known("metric", self.metric, names)
-        if self.metric == "auc" and len(self.classes) != 2:
-            raise ParameterError("metric.classes-number", data=self.name, classes=len(self.classes))
+        if self.metric in ("auc", "concordance") and len(self.classes) != 2:
+            raise ParameterError("metric.classes-number", metric=self.metric, data=self.name, classes=len(self.classes))
+        if self.metric == "concordance" and np.shape(self.times_test) != (len(self.labels_test),):
+            raise ParameterError("metric.times-missing", data=self.name, records=len(self.labels_test))
         if (self.targets == "classes") != bool(self.classes):
             raise DataError(
                 "data.classes-unfit", data=self.name, targets=self.targets, whose="its" if not self.classes else "no"

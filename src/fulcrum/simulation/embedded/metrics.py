@@ -62,12 +62,40 @@ def auc(outputs: FloatArray, targets: Any) -> float:
     return float((ranks[second].sum() - number * (number + 1) / 2) / pairs)
 
 
+def concordance(outputs: FloatArray, targets: Any) -> float:
+    """Returns Harrell's concordance: the share of comparable pairs in which the earlier event has the larger risk.
+
+    A pair is comparable if the person with the earlier time has the event; at equal times one of both must lack it. The
+    risk is the output difference of the two classes, and equal risks count half. A record with NaN loses all
+    comparisons. Without a comparable pair: NaN.
+
+    Args:
+        outputs: By record and class.
+        targets: By record, the event (1, or 0 for the end of observation) and the time.
+
+    >>> concordance(np.array([[0.0, 3.0], [0.0, 1.0], [0.0, 2.0]]), np.array([[1, 2.0], [0, 9.0], [1, 5.0]]))
+    1.0
+    """
+    event, time = np.asarray(targets)[:, 0] == 1, np.asarray(targets)[:, 1]
+    with np.errstate(invalid="ignore"):
+        risk = outputs[:, 1] - outputs[:, 0]
+    later_risk = np.where(np.isnan(risk), np.inf, risk)
+    right, pairs = 0.0, 0
+    for row in np.flatnonzero(event).tolist():
+        compared = later_risk[(time > time[row]) | ((time == time[row]) & ~event)]
+        pairs += len(compared)
+        if not np.isnan(risk[row]):
+            right += float((risk[row] > compared).sum() + (risk[row] == compared).sum() / 2)
+    return right / pairs if pairs else math.nan
+
+
 METRICS: dict[str, Metric] = {"classes": accuracy, "numbers": explained_variance, "labels": right_labels}
 """The metric by kind of target, for models without a metric of their own."""
 
 NAMED_METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
     "auc": auc,
+    "concordance": concordance,
     "explained variance": explained_variance,
     "right labels": right_labels,
 }
@@ -85,7 +113,7 @@ def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = N
     chosen = metric or NAMED_METRICS[task.metric]
     values = []
     for scores in outputs:
-        values.append(_value(chosen, scores, task.labels_test, "the test records"))
+        values.append(_value(chosen, scores, test_targets(task), "the test records"))
     if task.targets != "classes":
         return np.array(values), np.empty((0, len(values)))
     if any(scores.shape != (len(task.labels_test), len(task.classes)) for scores in outputs):
@@ -94,6 +122,11 @@ def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = N
         )  # outputs without a score for every class
     right = np.stack([_predicted_classes(scores) == task.labels_test for scores in outputs], axis=1)
     return np.array(values), recall_of(right, task.labels_test, classes=len(task.classes))
+
+
+def test_targets(task: Task) -> Any:
+    """Returns the targets of the test records as the task's metric takes them: for concordance, event and time."""
+    return task.labels_test if task.metric != "concordance" else np.stack([task.labels_test, task.times_test], axis=1)
 
 
 def measure_by_silo(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> FloatArray:
@@ -130,15 +163,12 @@ def _measure_parts(
     outputs: Sequence[FloatArray], task: Task, owners: Sequence[Any], noun: str, metric: Metric | None
 ) -> FloatArray:
     """Returns the metric on the test records of every owner, (owners, variants), owners sorted."""
-    chosen, names = metric or NAMED_METRICS[task.metric], sorted(set(owners))
+    chosen, names, targets = metric or NAMED_METRICS[task.metric], sorted(set(owners)), test_targets(task)
     number = {name: place for place, name in enumerate(names)}
     owner = np.array([number[name] for name in owners], dtype=np.intp)
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(names)))
     values = [
-        [
-            _value(chosen, scores[rows], task.labels_test[rows], f"the test records of {noun} {name!r}")
-            for scores in outputs
-        ]
+        [_value(chosen, scores[rows], targets[rows], f"the test records of {noun} {name!r}") for scores in outputs]
         for name, rows in zip(
             names, np.split(order, ends[:-1]), strict=False
         )  # without names np.split gives a single empty part

@@ -1,16 +1,22 @@
+import csv
+import io
 import json
 
+import numpy as np
 import pytest
 from error_codes import error_shown
-from source_tables import tcga_tables, write_eicu
+from source_tables import tcga_tables, write_eicu, write_heart
 
 from fulcrum.cli.command_line import run
+from fulcrum.simulation.data import heart_disease
+from fulcrum.simulation.data.heart_disease import ROWS
 
 
 @pytest.fixture
 def command(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FULCRUM_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "140")
 
     def call(*arguments):
         code = run([str(argument) for argument in arguments])
@@ -60,3 +66,49 @@ def test_a_mistake_in_a_table_is_one_line(command, tables):
     code, out, err = command("data", "tcga-brca", "--from", tables, "--no-check-counts")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "line 3" in err
+
+
+def test_compare_trains_a_real_federation_on_its_own_data(command, tmp_path, monkeypatch):
+    heart = tmp_path / "heart"
+    heart.mkdir()
+    random = np.random.default_rng(0)
+    rows = {
+        hospital: [
+            f"{age},1,{pain},130,200,0,0,{160 - 2 * pain * sick},0,{sick},?,?,?,{sick}"
+            for age, pain, sick in zip(
+                random.integers(30, 70, 12), random.integers(1, 5, 12), random.integers(0, 2, 12), strict=True
+            )
+        ]
+        for hospital in ROWS
+    }
+    write_heart(heart, rows)
+    monkeypatch.setattr(heart_disease, "ROWS", dict.fromkeys(ROWS, 12))  # the published number of a small source
+    arguments = ["compare", "heart", "--rounds", 2, "--epsilon", 8, "--train", "--splits", 1, "--data-dir", heart]
+    code, out, err = command(*arguments, "-o", "run", "--format", "json")
+    assert code == 0, err
+    shown = json.loads(out)
+    assert shown == json.loads((tmp_path / "run" / "sites.json").read_text())
+    assert [row["name"] for row in shown["rows"]][-1] == "each silo alone"
+    assert shown["command"].startswith("fulcrum compare heart --rounds 2 --epsilon 8")
+    code, out, _ = command(*arguments, "--format", "csv")
+    assert len(list(csv.DictReader(io.StringIO(out)))) == len(shown["rows"])
+    code, out, _ = command(*arguments)
+    assert code == 0
+    assert "each silo alone" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--weights equal --train", "cli.real-option-unneeded"),
+        ("--seeds 3 --train", "cli.real-training-unneeded"),
+        ("--learning-rate 3 --train", "cli.real-training-unneeded"),
+        ("--splits 3", "cli.splits-unneeded"),
+        ("--train", "source.folder-unset"),
+    ],
+)
+def test_options_that_do_not_fit_a_real_federation_are_refused(command, words, expected):
+    code, _, err = command("compare", "eicu", "--rounds", 2, "--epsilon", 1, *words.split(), "--format", "json")
+    assert (code, error_shown(err)["code"]) == (2, expected)
+    code, _, err = command("compare", "eicu", "--rounds", 2, "--epsilon", "region=1", "--train", "--format", "json")
+    assert (code, error_shown(err)["code"]) == (2, "cli.real-epsilon-form")

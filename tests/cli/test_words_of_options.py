@@ -10,7 +10,7 @@ def test_options_are_said_as_they_are_typed_and_only_where_they_are_not_the_usua
     target = TargetOptions(rounds=10, epsilon="region=1.0,silo=2.0", colluders=2, shrink=False)
     assert words_of(target) == "--rounds 10 --epsilon region=1.0,silo=2.0 --colluders 2 --no-shrink"
     assert words_of(TrainingOptions()) == ""
-    assert words_of(TrainingOptions(), "data") == "--data digits"
+    assert words_of(TrainingOptions(data="digits"), "data") == "--data digits"
     training = TrainingOptions(data="my records.npz", learning_rate=0.1, silo_column="hospital")
     assert shlex.split(words_of(training)) == [
         "--data",

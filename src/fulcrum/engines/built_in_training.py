@@ -16,9 +16,11 @@ from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.errors import DataError
 from fulcrum.planning.files.plan_from_file import plan_of
+from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.person_groups import check_task_fits, groups_of
-from fulcrum.simulation.data.tasks import Task, load_task
+from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks
+from fulcrum.simulation.embedded.metrics import measure_with_error
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.training_runs import GRADIENT_RATE, LEARNING_RATE, partition_of
 
@@ -28,7 +30,7 @@ SOFTMAX_HEAD = "head"
 SERVER_LEARNING_RATE = GRADIENT_RATE
 """The server's factor on the mean gradient, if the plan protects persons or records."""
 
-_LOADING = ("data_dir", "components", "label", "silo", "person", "ranges")
+_LOADING = ("data_dir", "components", "label", "silo", "person", "ranges", "metric")
 _TRAINING = ("learning_rate", "steps", "batch")
 
 
@@ -80,10 +82,16 @@ def gradients(model: Mapping[str, FloatArray], records: tuple[FloatArray, IntArr
 
 
 def evaluate(model: Mapping[str, FloatArray], assignment: Assignment) -> dict[str, float]:
-    """Returns the accuracy of a global model on the test split."""
+    """Returns the metric of a global model on the test split: the accuracy, or the metric of options or data.
+
+    Another metric than the accuracy has its standard error over test records beside it.
+    """
     task = _task(assignment.options)
     scores = _model(task, LEARNING_RATE).scores(model["head"].ravel(), task.features_test)
-    return {"accuracy": float((scores.argmax(axis=1) == task.labels_test).mean())}
+    if task.metric == "accuracy":
+        return {"accuracy": float((scores.argmax(axis=1) == task.labels_test).mean())}
+    value, error = measure_with_error(scores, task)
+    return {name: number for name, number in ((task.metric, value), (f"{task.metric}_se", error)) if number == number}
 
 
 def check_options(options: Mapping[str, Any], unit: PrivacyUnit) -> None:
@@ -113,7 +121,7 @@ def _task(options: Mapping[str, Any]) -> Task:
     key = repr(sorted(options.items()))
     if key not in _TASKS:
         loading = {name: options[name] for name in _LOADING if name in options}
-        _TASKS[key] = load_task(options.get("data", "digits"), **loading)
+        _TASKS[key] = read_data(options.get("data", "digits"), **loading)
     return _TASKS[key]
 
 

@@ -10,6 +10,7 @@
 
 import math
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +26,19 @@ from fulcrum.regular_files import regular_file
 
 ROUND_COLUMNS = ("round", "regions", "silos", "withheld")
 """The columns of a table of rounds besides metrics."""
+
+
+ERROR = "_se"
+"""The end of the name of a standard error, behind the name of its metric."""
+
+
+def is_error_of(name: str, metrics: Collection[str]) -> bool:
+    """Returns true for the name of the standard error of one of the metrics.
+
+    >>> is_error_of("auc_se", ["auc", "auc_se"]), is_error_of("auc_se", ["auc_se"])
+    (True, False)
+    """
+    return name.endswith(ERROR) and name.removesuffix(ERROR) in metrics
 
 
 class Measured(NamedTuple):
@@ -79,6 +93,7 @@ class RunResult(msgspec.Struct, kw_only=True):
         task: The name of the data, or of the training module.
         engine: The engine: `embedded`, `nvflare` or `flower`.
         seeds: The seeds; empty for cryptographic noise.
+        metric: The name of the metric that stands in place of the accuracy, in words.
         accuracy: The accuracy after the last round; None if not measured.
         accuracy_se: The standard error of the accuracy over seeds.
         reference: The accuracy without clip and noise; None if not trained.
@@ -93,6 +108,7 @@ class RunResult(msgspec.Struct, kw_only=True):
     task: str
     engine: str = "embedded"
     seeds: list[int]
+    metric: str = "accuracy"
     accuracy: float | None = None
     accuracy_se: float | None = None
     reference: float | None = None
@@ -101,14 +117,19 @@ class RunResult(msgspec.Struct, kw_only=True):
     command: str = ""
 
     def curves(self) -> dict[str, list[Measured]]:
-        """Returns the curve of every metric by round, accuracy first; rounds without the metric are left out."""
+        """Returns the curve of every metric by round, accuracy first; rounds without the metric are left out.
+
+        A metric `NAME_se` beside a metric `NAME` is the standard error of that metric, and no curve of its own.
+        """
         curves: dict[str, list[Measured]] = {}
         for row in self.rounds:
             if row.accuracy is not None:
-                curves.setdefault("accuracy", []).append(Measured(row.round, row.accuracy, row.accuracy_se))
+                curves.setdefault(self.metric, []).append(Measured(row.round, row.accuracy, row.accuracy_se))
         for row in self.rounds:
             for name, value in row.metrics.items():
-                curves.setdefault(name, []).append(Measured(row.round, value, None))
+                if is_error_of(name, row.metrics):
+                    continue
+                curves.setdefault(name, []).append(Measured(row.round, value, row.metrics.get(f"{name}{ERROR}")))
         return curves
 
     def round_rows(self) -> list[dict[str, Any]]:
@@ -116,7 +137,7 @@ class RunResult(msgspec.Struct, kw_only=True):
         columns = {name: f"({name})" if name in ROUND_COLUMNS else name for name in self.curves()}
         rows = []
         for result in self.rounds:
-            measured = {"accuracy": result.accuracy} | result.metrics
+            measured = {self.metric: result.accuracy} | result.metrics
             rows.append(
                 {"round": result.round, "regions": result.regions, "silos": result.silos}
                 | {heading: measured.get(name) for name, heading in columns.items()}
@@ -142,6 +163,7 @@ class AllocationResult(msgspec.Struct, kw_only=True):
         worst_region: The accuracy for the worst region.
         worst_region_se: The standard error of `worst_region`.
         reference: The accuracy without clip and noise.
+        metric: The name of the metric that stands in place of the accuracy.
     """
 
     allocation: str
@@ -154,6 +176,7 @@ class AllocationResult(msgspec.Struct, kw_only=True):
     worst_region: float | None = None
     worst_region_se: float | None = None
     reference: float | None = None
+    metric: str = "accuracy"
 
 
 class ComparisonResult(msgspec.Struct, kw_only=True):

@@ -42,7 +42,7 @@ from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import Model
-from fulcrum.simulation.model_engines import model_of, parameters_of
+from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of
 from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.training_runs import (
@@ -73,6 +73,7 @@ class TrainedComparison(Comparison):
             mean over seeds.
         worst_region_se: The standard error of `worst_region`; NaN with a single seed.
         reference: The accuracy without clip and noise on the same batches, mean over seeds; the same in every row.
+        metric: The name of the metric that stands in place of the accuracy, in words.
     """
 
     accuracy: float
@@ -82,6 +83,7 @@ class TrainedComparison(Comparison):
     worst_region: float
     worst_region_se: float
     reference: float
+    metric: str = "accuracy"
 
 
 def compare_trained(
@@ -157,6 +159,7 @@ def compare_trained(
         on_part=on_part,
         on_note=on_note,
     )
+    metric_name = metric_of(user_model, task)
     baseline = results.accuracy[:, list(rows.rows).index(rows.baseline)]
     trained = [
         _row(
@@ -165,6 +168,7 @@ def compare_trained(
             gain=results.accuracy[:, variant] - baseline,
             worst_region=results.worst_region[:, variant],
             reference=results.reference,
+            metric=metric_name,
         )
         for variant, name in enumerate(rows.rows)
     ]
@@ -176,6 +180,7 @@ def compare_trained(
                 gain=results.reference - baseline,
                 worst_region=results.reference_worst_region,
                 reference=results.reference,
+                metric=metric_name,
             )
         )
     return Comparisons(trained)
@@ -283,6 +288,7 @@ def _row(
     gain: FloatArray,
     worst_region: FloatArray,
     reference: FloatArray,
+    metric: str,
 ) -> TrainedComparison:
     """Returns a row over all seeds: means of budgets and means, extremes of worst cases."""
 
@@ -304,4 +310,5 @@ def _row(
         worst_region=float(worst_region.mean()),
         worst_region_se=standard_error(worst_region),
         reference=float(reference.mean()),
+        metric=metric,
     )

@@ -26,8 +26,15 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
-from fulcrum.simulation.model_engines import parameters_of
-from fulcrum.simulation.training_runs import LEARNING_RATE, default_training, seeds_of, standard_error, train_variants
+from fulcrum.simulation.model_engines import metric_of, parameters_of
+from fulcrum.simulation.training_runs import (
+    LEARNING_RATE,
+    default_training,
+    seeds_of,
+    standard_error,
+    train_variants,
+    with_metric,
+)
 
 AS_PLANNED = "as planned"
 """The name of the plan's own recipe, if the recipe is not in `TRIED`."""
@@ -79,12 +86,14 @@ class Tuned:
         best: The combination of the new plan.
         tries: All combinations, best first.
         left_out: The recipes that cannot keep the plan's targets, with the reasons.
+        metric: The name of the metric that stands in place of the accuracy, in words.
     """
 
     plan: Plan
     best: Try
     tries: tuple[Try, ...]
     left_out: dict[str, str]
+    metric: str = "accuracy"
 
 
 def tune(
@@ -95,6 +104,7 @@ def tune(
     learning_rates: Sequence[float] = LEARNING_RATES,
     seeds: int | Sequence[int] = 5,
     training: LocalTraining | None = None,
+    metric: str | None = None,
     on_try: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Tuned:
@@ -113,10 +123,11 @@ def tune(
         seeds: Number of seeds, or the seeds.
         training: Local steps and batch, and the learning rate that counts as planned; `GradientTraining` for a plan
             that protects persons or records.
+        metric: A name of `tasks.METRIC_NAMES`, "auc" for example; the task's own metric by default.
         on_try: Called with the number of trained combinations, and the total.
         **options: Options of `load_task`.
     """
-    task = data if isinstance(data, Task) else load_task(data, **options)
+    task = with_metric(data if isinstance(data, Task) else load_task(data, **options), metric)
     training = training or default_training(plan.unit)
     d = _check(plan, task)
     seed_list = seeds_of(seeds)
@@ -160,7 +171,7 @@ def tune(
     level = as_planned[1].behind <= 2 * np.nan_to_num(as_planned[1].behind_se)
     chosen = as_planned if level else max(trials, key=lambda trial: trial[1].accuracy)
     tries = sorted((tried for _, tried in trials), key=lambda tried: -tried.accuracy)
-    return Tuned(plan=chosen[0], best=chosen[1], tries=tuple(tries), left_out=left_out)
+    return Tuned(plan=chosen[0], best=chosen[1], tries=tuple(tries), left_out=left_out, metric=metric_of(None, task))
 
 
 def _check(plan: Plan, task: Task) -> int:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from fulcrum.cli.plan_commands.compare_real import SPLITS, compare_real
 from fulcrum.cli.shared_options.federations import (
     ColumnOption,
     NameOption,
@@ -26,7 +27,7 @@ from fulcrum.cli.shared_options.options import (
 from fulcrum.cli.shared_options.target_options import TargetOptions
 from fulcrum.cli.shared_options.training_options import TrainingOptions, count_of_seeds
 from fulcrum.core.privacy_unit import SILO_UNIT
-from fulcrum.errors import ParameterError
+from fulcrum.errors import ParameterError, listing
 from fulcrum.planning.comparisons.comparison import (
     EACH_SILO,
     HALF_THE_ROUNDS,
@@ -38,6 +39,7 @@ from fulcrum.planning.comparisons.comparison import (
 from fulcrum.readers.profiles import PROFILES
 from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.datasets import read_data
+from fulcrum.simulation.data.real_federations import REAL
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
 from fulcrum.simulation.trials import compare_trained, comparison_on_task, default_spectrum, draw_sizes, save_comparison
@@ -64,6 +66,13 @@ def compare_command(
         Parameter(help="Train every allocation too, all on the same batches and noise draws.", group=TRAINING),
     ] = False,
     seeds: Annotated[int | None, number("Number of seeds with --train. Default: 10.", TRAINING)] = None,
+    splits: Annotated[
+        int | None,
+        number(
+            "Number of splits by person with --train, for a real federation (eicu, tcga-brca or heart). Default: 20.",
+            TRAINING,
+        ),
+    ] = None,
     size_law: Annotated[
         Literal["declared", "lognormal"] | None,
         option(
@@ -78,6 +87,14 @@ def compare_command(
     style: FormatOption = "table",
 ) -> int:
     """Compare every allocation at the same target, and train all of them with --train."""
+    if train and federation in REAL and (learning is None or learning.data in (None, federation)):
+        others = (learning and replace(learning, data=None, data_dir=None)) or TrainingOptions()
+        if others != TrainingOptions() or not all(choice is None for choice in (own, device, seeds, size_law)):
+            raise ParameterError("cli.real-training-unneeded", name=federation)
+        folder = None if learning is None else learning.data_dir
+        return compare_real(federation, target, folder=folder, splits=splits or SPLITS, output=output, style=style)
+    if splits is not None:
+        raise ParameterError("cli.splits-unneeded", known=listing(REAL))
     topology = federation_argument(federation, column, thousands, name).federation
     arguments = target.arguments(topology)
     rows: Sequence[Comparison]
@@ -86,9 +103,10 @@ def compare_command(
     if not train and not all(choice is None for choice in (learning, own, device, seeds, size_law, output)):
         raise ParameterError("cli.compare-needs-train")
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
-    unit = SILO_UNIT
+    unit, metric = SILO_UNIT, "accuracy"
     if train:
-        task = read_data(learning.data, topology, **learning.data_options)
+        learning = replace(learning, data=learning.source)
+        task = read_data(learning.source, topology, **learning.data_options)
         model = None if own is None else own.load()
         side_by_side = comparison_on_task(task, topology, target.allocation, arguments, model)
         unit = side_by_side.unit
@@ -112,7 +130,7 @@ def compare_command(
                 on_note=tell_at_once,
                 **arguments,
             )
-        result = [(False, training_sentence(trained, metric))]
+        result = [(False, training_sentence(trained))]
         first = sized_by_data(draw_sizes(topology, size_law, 0), task, unit, records=learning.records)
         if unit.is_within_silo:
             persons = next(iter(side_by_side.plans.values())).federation.persons
@@ -120,9 +138,6 @@ def compare_command(
         part = partition_of(task, first, seed=0, records=learning.records)
         remarks_on_data = notes_on(task, first, part, training, records=learning.records, unit=unit)
         remarks_on_data += () if model is None else model.notes
-        remarks_on_data += (
-            () if metric == "accuracy" else (f"The column accuracy holds the {metric}, the metric of this data.",)
-        )
         if arguments.get("public") is None and default_spectrum(task, model) is not None:
             remarks_on_data += (
                 f"joint: the server's prior reads the variances of the inputs over the training split of {task.name}, "
@@ -155,7 +170,7 @@ def compare_command(
     if unit.is_within_silo:
         heading += f"; {unit.relation}"
     if train:
-        heading += f"; {learning.data}, {count_of_seeds(seeds)}"
+        heading += f"; {learning.source}, {count_of_seeds(seeds)}"
     inner = topology.innermost.name
     notes = [
         f"Noise budget: the noise variance that enters the model in one round, in C²{scaled_rows(side_by_side.plans)}. "
@@ -176,12 +191,22 @@ def compare_command(
     if train:
         notes.append(f"Gain: points of {metric} above {side_by_side.baseline}, paired over seeds.")
         influence.append(
-            f"Worst {inner}: the lowest accuracy of any {inner}, on test records with the class mixture of the {inner}."
+            f"Worst {inner}: the lowest {metric} of any {inner}, on "
+            + (
+                f"test records with the class mixture of the {inner}."
+                if task.silo_test is None
+                else "the test records of its silos."
+            )
         )
     table_rows = comparison_rows(rows)
     tables = [
-        table(heading, comparison_columns(train), table_rows, note=" ".join(notes)),
-        table("Regions that lose influence", influence_columns(topology, train), table_rows, note=" ".join(influence)),
+        table(heading, comparison_columns(train, metric), table_rows, note=" ".join(notes)),
+        table(
+            "Regions that lose influence",
+            influence_columns(topology, train, metric),
+            table_rows,
+            note=" ".join(influence),
+        ),
     ]
     records = [asdict(row) for row in rows]
     lines = [*((False, note) for note in remarks_on_data), *result]

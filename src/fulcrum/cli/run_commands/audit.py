@@ -26,7 +26,7 @@ from fulcrum.cli.shared_options.options import (
     several,
     words_of,
 )
-from fulcrum.cli.shared_options.training_options import TrainingOptions
+from fulcrum.cli.shared_options.training_options import DEFAULT_DATA, TrainingOptions
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.durable_files import write_whole
@@ -189,6 +189,6 @@ def _learning(
     if not shadows and options.training != TrainingOptions().training:
         raise ParameterError("cli.learning-of-recorded-run")
     recorded = None if run is None else read_recorded_run(run, plan)
-    named = options.data if recorded is None or options.data != TrainingOptions().data else recorded.task
+    named = options.source if recorded is None or options.source != DEFAULT_DATA else recorded.task
     task = read_data(named, plan.federation, **options.data_options)
     return Learning(task=task, training=options.training, shadows=shadows, run=recorded)

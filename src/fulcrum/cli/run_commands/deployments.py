@@ -113,7 +113,7 @@ def _options(training: TrainingOptions) -> dict[str, Any]:
     choices = {name: value for name, value in choices.items() if name not in ("silo_column", "person_column")}
     usual = vars(TrainingOptions()) | {"silo": None, "person": None}
     chosen = {name: value for name, value in choices.items() if value != usual.get(name)}
-    return {"data": training.data} | {
+    return {"data": training.source} | {
         name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()
     }
 

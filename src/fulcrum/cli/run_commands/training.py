@@ -1,6 +1,7 @@
 """The commands that train in process, and turn images or texts into features."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -54,9 +55,10 @@ def train_command(
 ) -> int:
     """Train a plan in process, with seeded noise: for research, not for deployment."""
     learning = learning or TrainingOptions()
+    learning = replace(learning, data=learning.source)
     plan = read_plan(plan_file)
     model = None if own is None else own.load()
-    task = read_data(learning.data, plan.federation, **learning.data_options)
+    task = read_data(learning.source, plan.federation, **learning.data_options)
     if output is not None:
         run_folder(output)
     with (

@@ -15,7 +15,7 @@ from fulcrum.cli.shared_options.options import (
     output_option,
     whole_numbers,
 )
-from fulcrum.cli.shared_options.training_options import TrainingOptions, count_of_seeds
+from fulcrum.cli.shared_options.training_options import MetricOption, TrainingOptions, count_of_seeds
 from fulcrum.errors import ParameterError, listing
 from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.files.plan_from_file import read_plan
@@ -24,6 +24,7 @@ from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.tuning import LEARNING_RATES, Try, tune
 from fulcrum.views.terminal.screen import Result, counting, facts, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
+from fulcrum.words.numbers import with_error
 
 _PUBLIC = "Every try used {data} alone, which must be public or synthetic: no epsilon counts tuning on silos' own data."
 
@@ -57,6 +58,7 @@ def tune_command(
         str | None,
         option("Name of the column of persons in a CSV or Parquet file, for the unit person. Default: none.", TRAINING),
     ] = None,
+    metric: MetricOption = None,
     ranges: Annotated[
         str | None,
         option("Public ranges of the features, as for `fulcrum train`. Default: none.", TRAINING),
@@ -84,6 +86,7 @@ def tune_command(
             learning_rates=rates,
             seeds=seeds,
             training=learning.training_for(old_plan.unit),
+            metric=metric,
             on_try=advance,
         )
     save_plan(tuning.plan, output)
@@ -93,15 +96,19 @@ def tune_command(
         Column(key="rounds", heading="rounds"),
         Column(key="learning_rate", heading="learning\nrate"),
         Column(key="noise_budget", heading="noise\nbudget"),
-        Column(key="accuracy", heading="accuracy"),
+        Column(key="accuracy_shown", heading=tuning.metric),
         Column(key="behind_shown", heading="behind the\nbest, points"),
     )
     chosen = f"recipe {tuning.best.recipe}, rounds {tuning.best.rounds}, learning rate {tuning.best.learning_rate:.3g}"
     unchanged = "as planned, since nothing is better by more than two standard errors"
-    why = "the most accurate" if tuning.best.changes else unchanged
+    best = "the most accurate" if tuning.metric == "accuracy" else f"the best {tuning.metric}"
+    why = best if tuning.best.changes else unchanged
     notes = [(False, _PUBLIC.format(data=task.name))]
     notes += [(False, f"{name} was not tried: {why}") for name, why in tuning.left_out.items()]
-    table_rows = [row | {"behind_shown": _behind(tried)} for row, tried in zip(rows, tuning.tries, strict=True)]
+    table_rows = [
+        row | {"behind_shown": _behind(tried), "accuracy_shown": with_error(tried.accuracy, tried.accuracy_se)}
+        for row, tried in zip(rows, tuning.tries, strict=True)
+    ]
     title = f"{old_plan.federation.name} on {task.name}: {count_of_seeds(seeds)}, every try at the plan's promise"
     picture = [
         table(title, columns, table_rows),
@@ -118,6 +125,7 @@ def tune_command(
         "public_data": task.name,
         "output": str(output),
         "plan_digest": tuning.plan.digest,
+        "metric": tuning.metric,
         "best": asdict(tuning.best),
         "tries": rows,
         "left_out": tuning.left_out,

@@ -18,6 +18,20 @@ from fulcrum.simulation.embedded.batched_engine import GradientTraining, LocalTr
 from fulcrum.simulation.training_runs import GRADIENT_RATE, LEARNING_RATE
 from fulcrum.views.tracking import run_description, tracking
 
+MetricName: TypeAlias = Literal["accuracy", "auc"]
+"""The metrics that a user chooses for classes, as a type for an option; other data has its own metric."""
+
+MetricOption: TypeAlias = Annotated[
+    MetricName | None,
+    option(
+        "Metric on the test records; auc is the area under the ROC curve. Default: the metric of the data.",
+        TRAINING,
+    ),
+]
+
+DEFAULT_DATA = "digits"
+"""The training data if no other is named."""
+
 Targets: TypeAlias = Literal["classes", "numbers", "labels"]
 """The kinds of targets that `fulcrum.simulation.data.tasks.TARGETS` names, as a type for an option."""
 
@@ -28,14 +42,18 @@ class TrainingOptions:
     """The options of data and local training."""
 
     data: Annotated[
-        str,
+        str | None,
         option(
-            f"Training data: {listing(BUILT_IN)}, another name in the data folder, or an npz, CSV or Parquet file or a "
-            "folder.",
+            f"Training data: {listing(BUILT_IN)}, another name in the data folder, a real federation (eicu, tcga-brca "
+            "or heart), or an npz, CSV or Parquet file or a folder. Default: digits, or for `compare` with the name of "
+            "a real federation its own data.",
             TRAINING,
         ),
-    ] = "digits"
-    data_dir: Annotated[Path | None, option("Folder of feature files. Default: FULCRUM_DATA.", TRAINING)] = None
+    ] = None
+    data_dir: Annotated[
+        Path | None,
+        option("Folder of feature files, or of the tables of a real federation. Default: FULCRUM_DATA.", TRAINING),
+    ] = None
     components: Annotated[
         int | None,
         number(
@@ -60,6 +78,7 @@ class TrainingOptions:
         str | None,
         option("Name of the column of persons in a CSV or Parquet file, for the unit person. Default: none.", TRAINING),
     ] = None
+    metric: MetricOption = None
     ranges: Annotated[
         str | None,
         option(
@@ -86,6 +105,11 @@ class TrainingOptions:
     ] = None
 
     @property
+    def source(self) -> str:
+        """Returns the training data, the digits by default."""
+        return self.data or DEFAULT_DATA
+
+    @property
     def data_options(self) -> dict[str, Any]:
         """Returns the keyword arguments of `load_task`."""
         return {
@@ -96,7 +120,7 @@ class TrainingOptions:
             "targets": self.targets,
             "person": self.person_column,
             "ranges": self.ranges,
-        }
+        } | ({} if self.metric is None else {"metric": self.metric})
 
     @property
     def training(self) -> LocalTraining:

@@ -8,7 +8,7 @@ The names are names of built-in federations too, which have the structure withou
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -99,13 +99,16 @@ def is_real_federation(source: str | Path, folder: str | Path | None = None) -> 
     return str(source) in REAL and not (chosen and (Path(chosen) / f"{source}.npz").is_file())
 
 
-def real_task(name: str, *, data_dir: str | Path | None = None, seed: int = 0, **options: Any) -> Task:
+def real_task(
+    name: str, *, data_dir: str | Path | None = None, seed: int = 0, metric: str | None = None, **options: Any
+) -> Task:
     """Returns the task of a real federation, with a fifth of the persons to test on.
 
     Args:
         name: A name of `REAL`.
         data_dir: The folder of the source's files, as for `read_real_federation`.
         seed: Seed of the split by person.
+        metric: A name of `tasks.METRIC_NAMES`; the metric of the federation by default.
         **options: Further options of `load_task`, of which every value must be the default: the source names labels,
             silos, persons and ranges.
     """
@@ -113,4 +116,5 @@ def real_task(name: str, *, data_dir: str | Path | None = None, seed: int = 0, *
     if option is not None:
         raise ParameterError("source.option-unneeded", data=name, option=option)
     records = read_real_federation(name, data_dir)
-    return records.task(records.split_by_person(seed=seed))
+    task = records.task(records.split_by_person(seed=seed))
+    return task if metric is None else replace(task, metric=metric)

@@ -142,7 +142,8 @@ class Task:
         check_known("metric", self.metric, names)
         if self.metric in ("auc", "concordance") and len(self.classes) != 2:
             raise ParameterError("metric.classes-number", metric=self.metric, data=self.name, classes=len(self.classes))
-        if self.metric == "concordance" and np.shape(self.times_test) != (len(self.labels_test),):
+        times = () if self.times_test is None else self.times_test
+        if self.metric == "concordance" and np.shape(times) != (len(self.labels_test),):
             raise ParameterError("metric.times-missing", data=self.name, records=len(self.labels_test))
         if (self.targets == "classes") != bool(self.classes):
             raise DataError(
@@ -204,6 +205,7 @@ def load_task(
     targets: str = "classes",
     person: str | None = None,
     ranges: RangesLike | None = None,
+    metric: str | None = None,
 ) -> Task:
     """Returns a task by name or from a file.
 
@@ -229,6 +231,7 @@ def load_task(
             Data without a split is then split by person.
         ranges: Public ranges of the features, as `read_ranges` takes them: features are scaled by the ranges and
             clamped, and nothing is fitted on the data. By default components or a scale are fitted.
+        metric: A name of `METRIC_NAMES` for the kind of target, "auc" for example; the first name by default.
     """
     check_known("targets", targets, TARGETS)
     name = str(source)
@@ -266,6 +269,7 @@ def load_task(
         components=components,
         targets=targets,
         ranges=public,
+        metric=metric or "",
     )
 
 
@@ -443,6 +447,7 @@ def _task(
     components: int | None,
     targets: str,
     ranges: FeatureRanges | None,
+    metric: str,
 ) -> Task:
     """Returns a task with numbered classes, and with reduced and scaled rows of features."""
     widths = train.features.shape[1:], test.features.shape[1:]
@@ -478,6 +483,7 @@ def _task(
         persons=None if train.persons is None else tuple(train.persons),
         fitted=has_rows and ranges is None,
         embedding=built_in is not None and built_in.embedding,
+        metric=metric,
     )
 
 

@@ -102,6 +102,10 @@ NAMED_METRICS: dict[str, Metric] = {
 """The metric of every name of `tasks.METRIC_NAMES`."""
 
 
+PARTS = 50
+"""The number of parts of the test records for a standard error over test records."""
+
+
 def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> tuple[FloatArray, FloatArray]:
     """Returns the metric by variant, and recall by class and variant; recall is (0, variants) without classes.
 
@@ -113,7 +117,7 @@ def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = N
     chosen = metric or NAMED_METRICS[task.metric]
     values = []
     for scores in outputs:
-        values.append(_value(chosen, scores, test_targets(task), "the test records"))
+        values.append(_value(chosen, scores, measured_targets(task), "the test records"))
     if task.targets != "classes":
         return np.array(values), np.empty((0, len(values)))
     if any(scores.shape != (len(task.labels_test), len(task.classes)) for scores in outputs):
@@ -124,9 +128,29 @@ def measure(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = N
     return np.array(values), recall_of(right, task.labels_test, classes=len(task.classes))
 
 
-def test_targets(task: Task) -> Any:
+def measure_with_error(outputs: FloatArray, task: Task) -> tuple[float, float]:
+    """Returns the metric of a model on the test records, and its standard error over test records.
+
+    The error is the jackknife's: the spread of the metric over the test split without one of `PARTS` equal parts, the
+    records in their order. NaN if a part leaves no value, such as an AUC with a single class.
+
+    Args:
+        outputs: The outputs of the model for the test records.
+        task: The task with the true labels.
+    """
+    metric, targets = NAMED_METRICS[task.metric], measured_targets(task)
+    parts = min(PARTS, len(outputs))
+    part_of = np.arange(len(outputs)) % parts
+    left = [_value(metric, outputs[part_of != part], targets[part_of != part], "a part") for part in range(parts)]
+    spread = np.square(np.array(left) - np.mean(left)).sum() if parts > 1 else math.nan
+    return _value(metric, outputs, targets, "the test records"), float(np.sqrt(spread * (parts - 1) / parts))
+
+
+def measured_targets(task: Task) -> Any:
     """Returns the targets of the test records as the task's metric takes them: for concordance, event and time."""
-    return task.labels_test if task.metric != "concordance" else np.stack([task.labels_test, task.times_test], axis=1)
+    if task.metric != "concordance" or task.times_test is None:
+        return task.labels_test
+    return np.stack([task.labels_test, task.times_test], axis=1)
 
 
 def measure_by_silo(outputs: Sequence[FloatArray], task: Task, metric: Metric | None = None) -> FloatArray:
@@ -163,7 +187,7 @@ def _measure_parts(
     outputs: Sequence[FloatArray], task: Task, owners: Sequence[Any], noun: str, metric: Metric | None
 ) -> FloatArray:
     """Returns the metric on the test records of every owner, (owners, variants), owners sorted."""
-    chosen, names, targets = metric or NAMED_METRICS[task.metric], sorted(set(owners)), test_targets(task)
+    chosen, names, targets = metric or NAMED_METRICS[task.metric], sorted(set(owners)), measured_targets(task)
     number = {name: place for place, name in enumerate(names)}
     owner = np.array([number[name] for name in owners], dtype=np.intp)
     order, ends = np.argsort(owner, kind="stable"), np.cumsum(np.bincount(owner, minlength=len(names)))

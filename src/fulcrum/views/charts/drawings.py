@@ -157,10 +157,11 @@ def run_drawings(results: Results) -> Iterable[Drawing]:
     reference = None if run is None else run.reference
     if compared is not None:
         rows = [msgspec.structs.asdict(row) for row in compared.rows]
+        compared_metric = compared.rows[0].metric
         yield Drawing(
             key="accuracy",
-            spec=accuracy_chart(rows, reference=reference),
-            headings=("allocation", "noise budget, C²", "accuracy", "gain over uniform, points"),
+            spec=accuracy_chart(rows, reference=reference, metric=compared_metric),
+            headings=("allocation", "noise budget, C²", compared_metric, "gain over uniform, points"),
             rows=(
                 (
                     row.allocation,
@@ -172,14 +173,17 @@ def run_drawings(results: Results) -> Iterable[Drawing]:
             ),
         )
     for metric, curve in ({} if run is None else run.curves()).items():
-        is_accuracy = metric == "accuracy"
+        is_first = run is not None and metric == run.metric  # the metric that runs of several seeds have an error of
         yield Drawing(
-            key="learning" if is_accuracy else f"learning {metric}",
+            key="learning" if is_first else f"learning {metric}",
             spec=learning_chart(
                 [{"round": at.round, "accuracy": at.value, "accuracy_se": at.error} for at in curve],
-                reference=reference if is_accuracy else None,
-                metric="test accuracy" if is_accuracy else metric,
+                reference=reference if is_first else None,
+                metric=f"test {metric}" if is_first else metric,
             ),
             headings=("round", metric),
-            rows=[(str(at.round), with_error(at.value, at.error) if is_accuracy else figure(at.value)) for at in curve],
+            rows=[
+                (str(at.round), with_error(at.value, at.error) if is_first or at.error else figure(at.value))
+                for at in curve
+            ],
         )

@@ -212,21 +212,29 @@ def information_chart(
     }
 
 
-def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None = None) -> Spec:
-    """Returns accuracy by allocation, with its standard error to both sides if known.
+def accuracy_chart(
+    rows: Iterable[Mapping[str, Any]], *, reference: float | None = None, metric: str = "accuracy"
+) -> Spec:
+    """Returns accuracy, or a different metric, by allocation, with its standard error to both sides if known.
 
     Args:
         rows: With `allocation`, `accuracy`, and `accuracy_se` or None.
         reference: The accuracy without clip and noise.
+        metric: The name of the metric in the field `accuracy`.
     """
     points = [{"allocation": row["allocation"], **_accuracy(row)} for row in rows]
     best = max(points, key=lambda point: float(point["accuracy"]))
-    x = {"field": "accuracy", "type": "quantitative", "title": "test accuracy", "scale": {"zero": False, "padding": 16}}
+    x = {
+        "field": "accuracy",
+        "type": "quantitative",
+        "title": f"test {metric}",
+        "scale": {"zero": False, "padding": 16},
+    }
     y = {"field": "allocation", "type": "nominal", "sort": None, "title": None}
     guide = [] if reference is None else [{"accuracy": reference, "label": "without noise"}]
     return {
         "description": (
-            f"Test accuracy of {len(points)} allocations; the best is {best['allocation']} at {best['shown']}."
+            f"Test {metric} of {len(points)} allocations; the best is {best['allocation']} at {best['shown']}."
         ),
         "width": "container",
         "height": 34 * len(points),
@@ -234,7 +242,7 @@ def accuracy_chart(rows: Iterable[Mapping[str, Any]], *, reference: float | None
             *([_guide(guide, {"x": x}, align="center", y=-8)] if guide else []),
             {
                 "data": {"values": points},
-                "encoding": {"y": y, "tooltip": tooltip(allocation="allocation", shown="accuracy")},
+                "encoding": {"y": y, "tooltip": tooltip(allocation="allocation", shown=metric)},
                 "layer": [
                     {
                         "mark": {"type": "rule", "strokeWidth": 2, "style": "plain"},

@@ -26,6 +26,7 @@ from fulcrum.views.terminal.audit_tables import audit_chart, audit_section, verd
 from fulcrum.views.terminal.plan_tables import (
     comparison_columns,
     comparison_rows,
+    metric_of_rows,
     purpose_in_words,
     training_sentence,
 )
@@ -121,11 +122,12 @@ def _comparison_display(rows: Comparisons[Any]) -> Display:
     private = [row for row in rows if row.noise_budget > 0]
     least = min(private, key=lambda row: row.noise_budget)
     words = training_sentence(trained) if trained else rows.least_noise_sentence()
-    columns = comparison_columns(bool(trained))
+    metric = metric_of_rows(rows)
+    columns = comparison_columns(bool(trained), metric)
     texts = comparison_rows(rows)
     spec = budget_chart([asdict(row) for row in private])
     if trained:
-        spec = accuracy_chart([asdict(row) for row in trained], reference=trained[0].reference)
+        spec = accuracy_chart([asdict(row) for row in trained], reference=trained[0].reference, metric=metric)
     return Display(
         title=f"{len(rows)} ways to keep one target",
         verdict=words,

@@ -326,7 +326,8 @@ def _utility(plan: Plan, results: Results | None) -> str:
     if run is None or run.accuracy is None:
         return noise
     seeds = f"{len(run.seeds)} seed{'' if len(run.seeds) == 1 else 's'}"
-    return f"{noise} Accuracy on {run.task} is {with_error(run.accuracy, run.accuracy_se)} over {seeds}."
+    subject = "Accuracy" if run.metric == "accuracy" else f"The {run.metric}"
+    return f"{noise} {subject} on {run.task} is {with_error(run.accuracy, run.accuracy_se)} over {seeds}."
 
 
 def _influence_words(plan: Plan) -> str:

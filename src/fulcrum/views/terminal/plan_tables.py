@@ -37,8 +37,13 @@ _SAME_INFLUENCE = 0.005  # of a share: a smaller difference does not show in pri
 _SAME_SHARE = 1e-9  # of a budget: the rounding of sums
 
 
-def comparison_columns(trained: bool) -> list[Column]:
-    """Returns the columns of a comparison, with accuracies for trained rows."""
+def metric_of_rows(rows: Sequence[Comparison]) -> str:
+    """Returns the name of the metric of trained rows; the accuracy for rows that were not trained."""
+    return next((row.metric for row in rows if isinstance(row, TrainedComparison)), "accuracy")
+
+
+def comparison_columns(trained: bool, metric: str = "accuracy") -> list[Column]:
+    """Returns the columns of a comparison, with the metric for trained rows."""
     first = [
         Column(key="allocation", heading="allocation", figures=False),
         Column(key="noise_budget", heading="noise\nbudget"),
@@ -48,7 +53,7 @@ def comparison_columns(trained: bool) -> list[Column]:
             *first,
             Column(key="epsilon_above_worst", heading="worst ε\nabove", epsilon=True),
             Column(key="epsilon_inside_worst", heading="worst ε\ninside", epsilon=True),
-            Column(key="accuracy_shown", heading="accuracy"),
+            Column(key="accuracy_shown", heading=metric),
             Column(key="gain_shown", heading="gain, points"),
         ]
     return [
@@ -61,14 +66,14 @@ def comparison_columns(trained: bool) -> list[Column]:
     ]
 
 
-def influence_columns(federation: Topology, trained: bool) -> list[Column]:
-    """Returns the columns of the least represented region, with the worst accuracy of any region for trained rows."""
+def influence_columns(federation: Topology, trained: bool, metric: str = "accuracy") -> list[Column]:
+    """Returns the columns of the least represented region, with the worst metric of any region for trained rows."""
     inner = federation.innermost.name
     columns = [
         Column(key="allocation", heading="allocation", figures=False),
         Column(key="influence_shown", heading=f"influence of the least represented {inner}"),
     ]
-    worst = Column(key="worst_region_shown", heading=f"accuracy of the worst {inner}")
+    worst = Column(key="worst_region_shown", heading=f"{metric} of the worst {inner}")
     return [*columns, worst] if trained else columns
 
 
@@ -89,13 +94,9 @@ def comparison_rows(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     return texts
 
 
-def training_sentence(rows: Sequence[TrainedComparison], metric: str = "accuracy") -> str:
-    """Returns the accuracies of all rows in a sentence; another metric than the accuracy by its name.
-
-    Args:
-        rows: The rows, trained.
-        metric: The name of the metric, in words.
-    """
+def training_sentence(rows: Sequence[TrainedComparison]) -> str:
+    """Returns the accuracies of all trained rows in a sentence; another metric than the accuracy by its name."""
+    metric = metric_of_rows(rows)
     wording = {
         EACH_SILO: "silos with noise of their own get {} right",
         "uniform": "one multiplier for all gets {} right",

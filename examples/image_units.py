@@ -13,6 +13,7 @@ import argparse
 import json
 import statistics
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,18 +32,16 @@ SETTINGS = {
 }
 
 
-def setting_rows(task: fulcrum.Task, unit: str, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Returns a row for each epsilon and setting of a unit, with the accuracies by seed; the last seed is to choose."""
-    rows: list[dict[str, Any]] = []
+def setting_rows(task: fulcrum.Task, unit: str, options: argparse.Namespace) -> Iterator[list[dict[str, Any]]]:
+    """Yields by setting of a unit a row for each epsilon, with the accuracies by seed; the last seed is to choose."""
     for setting in SETTINGS[unit]:
         own = argparse.Namespace(**(vars(options) | {"unit": unit, "ways": [UNITS[unit]], "epsilon": options.curve}))
         own.rounds = min(setting["rounds"], options.most_rounds)
         own.learning_rate, own.seeds = setting["learning_rate"], options.seeds + 1
-        rows += [
+        yield [
             {"unit": unit, "rounds": own.rounds, "learning rate": own.learning_rate} | row
             for row in learnt(task, {"network": Convolutional}, options.silos, own)
         ]
-    return rows
 
 
 def chosen_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -69,14 +68,18 @@ def as_markdown(rows: list[dict[str, Any]], options: argparse.Namespace) -> str:
     for epsilon in options.curve:
         cells, settings = [], []
         for unit in UNITS:
+            if (unit, epsilon) not in by_key:
+                cells.append("not trained")
+                continue
             row = by_key[unit, epsilon]
             seeds = row["network by seed"][:-1]
             error = statistics.stdev(seeds) / len(seeds) ** 0.5 if len(seeds) > 1 else float("nan")
             cells.append(f"{statistics.mean(seeds):.3f} ± {error:.3f}")
             settings.append(f"{row['rounds']} rounds, rate {row['learning rate']:g}")
-        added = other_convention(epsilon, by_key["record", epsilon], options)
-        lines.append(f"| {epsilon:g} | {' | '.join(cells)} | {added:.3g} | {'; '.join(settings)} |")
-    for unit in UNITS:
+        trained = by_key.get(("record", epsilon))
+        added = f"{other_convention(epsilon, trained, options):.3g}" if trained else ""
+        lines.append(f"| {epsilon:g} | {' | '.join(cells)} | {added} | {'; '.join(settings)} |")
+    for unit in dict.fromkeys(row["unit"] for row in rows):
         without = max(row["network without privacy"] for row in rows if row["unit"] == unit)
         lines.append(f"Without privacy, {unit}: {without:.3f} at most over the settings.")
     return "\n".join(lines) + "\n"
@@ -92,7 +95,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=at_least(1), default=3, help="reported; one more is trained to choose by")
     parser.add_argument("--most-rounds", type=at_least(1), default=60, help="fewer for a trial")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("-o", "--output", type=Path, help="a JSON file, written anew after each unit")
+    parser.add_argument("-o", "--output", type=Path, help="a JSON file, written anew after each setting")
+    parser.add_argument("--units", nargs="*", choices=UNITS, default=list(UNITS), help="to train")
+    parser.add_argument("--earlier", type=Path, nargs="+", default=[], help="JSON files of earlier runs, to print too")
     defaults = argparse.ArgumentParser()
     add_study_options(defaults, ("network",))
     # The own options go first: a namespace with values would keep argparse from setting their defaults.
@@ -101,10 +106,13 @@ def main() -> None:
         if options.output:
             check_writable(options.output)
         task, rows = replace(fulcrum.load_task(options.data), sensitive=ANIMALS), list[dict[str, Any]]()
-        for unit in UNITS:
-            rows += setting_rows(task, unit, options)
-            if options.output:
-                options.output.write_text(json.dumps(rows, indent=1) + "\n")
+        for file in options.earlier:
+            rows += json.loads(file.read_text())
+        for unit in options.units:
+            for of_setting in setting_rows(task, unit, options):
+                rows += of_setting
+                if options.output:
+                    options.output.write_text(json.dumps(rows, indent=1) + "\n")
         sys.stdout.write(as_markdown(rows, options))
 
 

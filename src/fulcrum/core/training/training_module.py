@@ -134,22 +134,24 @@ class TrainingModule:
         else:
             if self.persons is None or self.gradients is None:
                 raise DataError("training.gradients-missing", unit=assignment.plan.unit.noun)
-            persons, asked = iter(self.persons(assignment)), list[tuple[Any, FloatArray]]()
+            persons, first_rows = iter(self.persons(assignment)), list[tuple[Any, FloatArray]]()
             if hasattr(self.gradients, "rows"):  # `TorchGradients` takes many persons at a time
                 # Alone before the others and alone after them: in a batch with others the rounding is another one.
                 first = list(itertools.islice(persons, 1))
                 copies = [copied for records in first for copied in _copy_of(records)]
-                asked = [(copied, self._person_row(self.gradients, model, copied, assignment)) for copied in copies]
+                first_rows = [
+                    (copied, self._person_row(self.gradients, model, copied, assignment)) for copied in copies
+                ]
                 form = self.form(assignment.options)
                 for block in self.gradients.rows(form.to_module(model), itertools.chain(first, persons)):
                     yield np.negative(block)
             else:
                 for records in persons:
-                    copies = [] if asked else _copy_of(records)
+                    copies = [] if first_rows else _copy_of(records)
                     row = self._person_row(self.gradients, model, records, assignment)
-                    asked += [(copied, row) for copied in copies]
+                    first_rows += [(copied, row) for copied in copies]
                     yield row
-            for copied, row in asked:
+            for copied, row in first_rows:
                 again = self._person_row(self.gradients, model, copied, assignment)
                 if not _are_near(again, row, assignment.plan.clip_norm):
                     raise DataError("training.gradients-state", unit=assignment.plan.unit.noun)

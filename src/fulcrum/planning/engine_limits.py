@@ -60,7 +60,12 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
         yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
     if not plan.is_masked:
         yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
-    names = (_on_size(plan), _on_letters(plan), _on_taken(plan, silos, _OF_FLOWER_KITS - {SERVER}), _on_twins(plan, silos))
+    names = (
+        _on_size(plan),
+        _on_letters(plan),
+        _on_taken(plan, silos, _OF_FLOWER_KITS - {SERVER}),
+        _on_twins(plan, silos),
+    )
     yield from filter(None, names)
     missing = next((name for name in silos if name not in plan.keys), None)
     if plan.keys and missing is not None:

@@ -1,5 +1,7 @@
 """A silo of masked rounds for any engine: trains in a separate process, or in the process of the engine.
 
+An engine passes every request of the server to the silo:
+
     silo = MaskedSilo(site)
     if silo.asks_for_update(request):
         answer = silo.masked_update(request, model)

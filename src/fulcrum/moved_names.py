@@ -47,6 +47,7 @@ NAMES = {
 """By old module, and name in it: the new module. A new name follows after a colon."""
 
 MODULES = {
+    "engines.nvflare.failures": "engines.training_failures",
     "engines.flower.server": "engines.flower.strategy",
     "engines.flower.silo": "engines.flower.client_mod",
     "engines.nvflare.region": "engines.nvflare.flare_region",
@@ -58,7 +59,7 @@ MODULES = {
 FOLDERS = {
     "engines.flower.kits": ("app_files", "certificates", "flower_kits", "flower_loopback", "flower_sites"),
     "engines.flower.server_side": ("bytes_in_flight", "node_identity", "run_recorder"),
-    "engines.nvflare.kits": ("console", "failures", "nvflare_kits", "nvflare_loopback"),
+    "engines.nvflare.kits": ("console", "nvflare_kits", "nvflare_loopback"),
     "engines.nvflare.site_jobs": ("admission", "job_endings", "job_messages"),
     "planning.comparisons": ("comparison", "variants", "weight_tradeoff"),
     "planning.content": ("advice", "plan_document", "plan_figures"),

@@ -93,7 +93,7 @@ def test_what_lattice_noise_costs_is_said_in_words_where_no_delta_pays_it(comman
     assert code == 2
     assert "e+" not in said
     assert "The largest epsilon is 759.5, against the observer 'aggregator', and the part exceeds any delta" in said
-    assert said.endswith("Add an epsilon target on 'aggregator' (--epsilon-inside)\n")
+    assert said.endswith("Give 'aggregator' a target with a smaller epsilon (--epsilon-inside)\n")
     code, _, said = command("plan", "severe", "--rounds", 10, "--epsilon", 1, "--delta", 1e-30, *deployment)
     assert code == 2
     remedy = said.split("raise delta to ")[1].strip()

@@ -150,9 +150,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         rate = self._rate
         server = MaskedServer.open(self._state, self._plan, parameters, classes=self._classes, learning_rate=rate)
         if server.round_number > last:
-            _logger.warning(
-                "All %d rounds are over: the model of the checkpoint is returned, and no silo trains.", last
-            )
+            _logger.warning("All %d rounds are over: no silo trains, and the checkpoint has the model.", last)
             _logger.warning("For another run, make a new plan and new sites.")
         else:
             _logger.info("Starting FulcrumStrategy at round %d of %d:", server.round_number, last)

@@ -129,7 +129,7 @@ def settings_in_python(text: str, place: str) -> list[FoundSetting]:
 def settings_in_job(content: Any, place: str) -> list[FoundSetting]:
     """Returns the filters in the configuration of a job of NVIDIA FLARE, and unknown filters by name too."""
     entries = []
-    filters = {id(filter_) for entry in _objects(content) for filter_ in _items_of(entry.get("filters"))}
+    filters = {id(filter_) for entry in _objects(content) for filter_ in _entries_of(entry.get("filters"))}
     for entry in _objects(content):
         name = str(entry.get("path") or entry.get("name") or entry.get("class_path") or "").rpartition(".")[2]
         stated = entry.get("args")
@@ -174,7 +174,7 @@ def _json(path: Path) -> Any:
         return None
 
 
-def _items_of(content: Any) -> list[Any]:
+def _entries_of(content: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 

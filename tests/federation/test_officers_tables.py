@@ -154,3 +154,24 @@ def test_a_name_is_the_name_of_the_federation_and_of_its_plan():
     assert fulcrum.plan(federation, rounds=10, epsilon=1.0).federation.name == "Unser Verbund"
     with pytest.raises(FederationError, check=coded("federation.name-invalid")):
         fulcrum.read_federation("severe", name="two\nlines")
+
+
+REMARKS = "Klinik;Fälle;Land;Bemerkung\nKöln;850;West;{}\nBonn;1200;West;{}\nKiel;900;Nord;{}\nRostock;300;Nord;{}\n"
+
+
+def test_an_empty_column_of_remarks_is_left_out_with_a_note():
+    reading = reading_of_bytes(REMARKS.format("", " ", "", "").encode(), "kliniken.csv")
+    assert "column 'Bemerkung' is empty and is left out" in reading.notes
+    assert [tier.name for tier in reading.federation.tiers] == ["region"]
+    assert reading.federation.sizes.tolist() == [850, 1200, 900, 300]
+
+
+def test_a_column_of_remarks_with_gaps_is_one_mistake_and_hides_no_other():
+    table = REMARKS.format("neu", "", "", "").replace("Kiel;900", "Kiel;k. A.").encode()
+    with pytest.raises(FederationError) as refused:
+        reading_of_bytes(table, "kliniken.csv")
+    said = str(refused.value)
+    assert refused.value.code == "sheet.several-mistakes"
+    assert refused.value.details["count"] == 2
+    assert said.count("--column ignore=Bemerkung") == 1
+    assert "line 4: records='k. A.'" in said

@@ -14,7 +14,7 @@ line 4 is left out: 'Summe' has 2050 records, the sum of the lines above
 
 import re
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -27,9 +27,11 @@ from fulcrum.readers.federation import Federation
 from fulcrum.readers.silo_table import NUMBER_COLUMNS, USUAL_COLUMNS, Silos, checked_header, label_columns
 from fulcrum.readers.spreadsheets.column_names import (
     IGNORE,
+    SITE,
     Columns,
     check_letters,
     column_option,
+    expected_tier,
     meaning_of,
     numbers_rows,
     stands_for,
@@ -128,7 +130,10 @@ def _all_mistakes(
         line = _line_of(mistakes[-1], text)
         if line <= header.line:
             break
-        skipped.add(line)
+        if mistakes[-1].details.get("alternative"):  # the remedy leaves a column out, and mends every line
+            header = _without_column(header, str(mistakes[-1].details["tier"]))
+        else:
+            skipped.add(line)
         try:
             _read_rows(replace(text, skipped=frozenset(skipped)), header, "federation", thousands)
         except FederationError as error:
@@ -144,6 +149,11 @@ def _all_mistakes(
     return FederationError("sheet.several-mistakes", file=text.file, more=more, count=len(mistakes), listed=listed)
 
 
+def _without_column(header: _Header, name: str) -> _Header:
+    """Returns a header with an ignored column."""
+    return replace(header, names=[None if column == name else column for column in header.names])
+
+
 def _header(text: SheetText, columns: Columns | None) -> _Header:
     line, first = next(text.rows(), (1, []))
     if not first:
@@ -157,7 +167,10 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
     is_free = names[0] not in (None, *KNOWN_COLUMNS, "region", *meaning.declared)
     if SILO in names and is_free and numbers_rows(headings[0]):
         names[0] = ""
-    header = _Header(line=line, headings=headings, names=names, notes=meaning.notes)
+    empty = [place for place in _doubtful_places(names, meaning.declared) if _is_empty(text, place)]
+    names = [None if place in empty else name for place, name in enumerate(names)]
+    notes = (*meaning.notes, *(f"column {headings[place]!r} is empty and is left out" for place in empty))
+    header = _Header(line=line, headings=headings, names=names, notes=notes)
     try:
         checked_header(header.columns, where, meaning.declared)
     except FederationError:
@@ -165,6 +178,21 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
             _refuse_title(text, line, columns)
         raise
     return header
+
+
+def _doubtful_places(names: Sequence[str | None], declared: Container[str]) -> list[int]:
+    """Returns the places of columns that would be outer tiers without a usual name for a tier, such as remarks."""
+    known = (*KNOWN_COLUMNS, "region", SITE, *NUMBER_COLUMNS)
+    return [
+        place
+        for place, name in enumerate(names)
+        if name and name not in known and name not in declared and not expected_tier(name)
+    ]
+
+
+def _is_empty(text: SheetText, place: int) -> bool:
+    """Checks that no cell of a column below its heading has a text."""
+    return not any(cell.strip() for _, row in islice(text.rows(), 1, None) for cell in row[place : place + 1])
 
 
 def _finest(text: SheetText, places: Sequence[int]) -> int | None:

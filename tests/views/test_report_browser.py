@@ -341,6 +341,19 @@ def test_a_print_of_an_outer_tier_or_of_five_silos_has_at_most_six_pages(visit, 
         assert box["y"] + box["height"] < 995  # the signature stands on the first sheet
 
 
+@pytest.mark.parametrize("language", ["en", "de", "fr"])
+def test_the_signature_stands_on_the_first_sheet_for_persons_and_in_every_language(language, visit, tmp_path):
+    settings = {"unit": "person", "unit_name": "patient", "purpose": "deployment", "parameters": 12}
+    plan = fulcrum.plan(COUNTRIES, rounds=10, epsilon={"region": 1.0, "aggregator": 4.0}, **settings)
+    path = tmp_path / "report.html"
+    path.write_text(report(plan, language=language), encoding="utf-8")
+    page = ready(visit(path.as_uri()))
+    page.set_viewport_size({"width": 673, "height": 900})  # the width of an A4 sheet between its margins
+    page.emulate_media(media="print")
+    box = with_even_letters(page).locator(".signed").bounding_box()
+    assert box["y"] + box["height"] < 995
+
+
 def test_both_epsilons_are_in_sight_with_an_outer_tier_and_technical_names(visit, countries):
     page = ready(visit(countries))
     page.set_viewport_size({"width": 1280, "height": 900})

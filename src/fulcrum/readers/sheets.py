@@ -182,11 +182,11 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
 
 def _doubtful_places(names: Sequence[str | None], declared: Container[str]) -> list[int]:
     """Returns the places of columns that would be outer tiers without a usual name for a tier, such as remarks."""
-    known = (*KNOWN_COLUMNS, "region", SITE, *NUMBER_COLUMNS)
+    usual = (*KNOWN_COLUMNS, "region", SITE, *NUMBER_COLUMNS)
     return [
         place
         for place, name in enumerate(names)
-        if name and name not in known and name not in declared and not expected_tier(name)
+        if name and name not in usual and name not in declared and not expected_tier(name)
     ]
 
 

@@ -8,6 +8,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -71,7 +72,7 @@ def translated_page(plan: Plan, language: str) -> TranslatedPage:
     )
 
 
-def _verdict(phrases: Phrases, plan: Plan) -> dict[str, object]:
+def _verdict(phrases: Phrases, plan: Plan) -> dict[str, Any]:
     phrase, unit, inner = phrases.phrase, plan.unit, plan.federation.innermost.name
     judged = verdict(plan)
     places = {
@@ -85,7 +86,7 @@ def _verdict(phrases: Phrases, plan: Plan) -> dict[str, object]:
     silos = unit.silos_per_person
     guess = phrase(f"guess_{kind}", silos, silos=silos)
 
-    def answer(observer: ObserverVerdict) -> dict[str, object]:
+    def answer(observer: ObserverVerdict) -> dict[str, Any]:
         return {
             "place": places[observer.observer],
             "times": observer.of_100,

@@ -189,7 +189,8 @@ def conflict(task: str) -> Block:
 def _share(part: FloatArray, whole: FloatArray) -> Estimate:
     """Returns the ratio of two means over seeds, with its standard error to first order."""
     ratio = float(part.mean() / whole.mean())
-    return Estimate(mean=ratio, error=abs(Estimate.of(part - ratio * whole).error / whole.mean()), seeds=len(part))
+    error = Estimate.of(part - ratio * whole).error / abs(float(whole.mean()))
+    return Estimate(mean=ratio, error=error, seeds=len(part))
 
 
 def digits(profile: str, *, every_class: bool) -> Block:

@@ -4,13 +4,12 @@ Records are dealt as without the disagreement. Then every label that a silo of t
 class. A model that names a record rightly for the other regions names it wrongly for the largest region.
 """
 
-from dataclasses import replace
-
 import numpy as np
 
-from fulcrum.arrays import FloatArray, IntArray
+from fulcrum.arrays import FloatArray
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import FederationRun, Job
+from fulcrum.simulation.embedded.label_conflict import conflicting_task, largest_region
 from fulcrum.simulation.embedded.regional_metrics import class_mixes
 
 
@@ -18,17 +17,7 @@ def swap_labels(task: Task, job: Job) -> Task:
     """Returns the task of one job, with the two classes swapped in the records of the largest region's silos."""
     if len(task.classes) != 2:
         raise ValueError(f"labels are swapped between two classes, and {task.name} has {len(task.classes)}")
-    region_of = job.variants.region_of
-    owner = np.repeat(region_of, job.partition.counts)
-    records = job.partition.records[owner == largest_region(region_of)]
-    labels = task.labels_train.copy()
-    labels[records] = 1 - labels[records]
-    return replace(task, labels_train=labels)
-
-
-def largest_region(region_of: IntArray) -> int:
-    """Returns the region of the most silos."""
-    return int(np.bincount(region_of).argmax())
+    return conflicting_task(task, job)
 
 
 def mean_over_regions(accuracy: FloatArray, regions: int) -> FloatArray:
@@ -52,6 +41,6 @@ def worst_region_under_swap(job: Job, run: FederationRun, task: Task) -> FloatAr
     region_of = job.variants.region_of
     mixes = class_mixes(job.partition, task.labels_train, region_of, classes=2)
     accuracy = mixes @ run.recall
-    place = largest_region(region_of)
+    place = largest_region(job)
     accuracy[place] = mixes[place] @ (1 - run.recall)
     return np.asarray(accuracy.min(axis=0))

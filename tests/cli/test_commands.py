@@ -251,6 +251,20 @@ def test_compare_trains_every_allocation(command):
     assert "too few records" not in out
 
 
+def test_a_comparison_rehearses_regions_that_disagree(command, tmp_path):
+    arguments = ("severe", "--rounds", 2, "--epsilon", 9, "--train", "--seeds", 2, "--conflict")
+    code, out, _ = command("compare", *arguments, "-o", tmp_path / "run")
+    assert code == 0
+    words = " ".join(out.split())
+    assert "Conflict: the region with the most records has the labels of the next class" in words
+    assert "Joint, least influence 0.5: 0 would leave the least represented region 0.094 times its share" in words
+    recorded = json.loads((tmp_path / "run" / "comparison.json").read_text("utf-8"))
+    assert recorded["conflict"] is True
+    assert "--conflict" in recorded["command"]
+    code, _, err = command("compare", "severe", "--rounds", 2, "--epsilon", 9, "--conflict")
+    assert (code, "--train" in err) == (2, True)
+
+
 def test_output_that_cannot_be_written_is_one_line():
     words = f"{shlex.quote(sys.executable)} -m fulcrum.cli exposure mild > /dev/full"
     done = subprocess.run(words, shell=True, capture_output=True, text=True)

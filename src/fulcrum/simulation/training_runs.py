@@ -38,6 +38,7 @@ from fulcrum.simulation.embedded.batched_engine import (
     Variants,
     check_training_fits,
 )
+from fulcrum.simulation.embedded.label_conflict import accuracy_in_conflict, check_conflict, conflicting_task
 from fulcrum.simulation.embedded.metrics import tested_silos
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
@@ -288,6 +289,7 @@ def train_variants(
     records: float | None = None,
     model: Model | TorchModel | None = None,
     device: str | TorchDevice | None = None,
+    conflict: bool = False,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
     on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -302,6 +304,8 @@ def train_variants(
         records: Mean records a silo.
         model: A user's own model, a result of `model_of`.
         device: Device of a PyTorch module.
+        conflict: True to permute the labels of the largest region. Accuracies are then means over regions, each by its
+            own labels, in `worst_region` too.
         on_round: Called after every round with the round's number and the accuracies of every variant.
         on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
         on_note: Called before the first round with a note, if training will be slow.
@@ -315,19 +319,21 @@ def train_variants(
         )
         for seed, plans in zip(seeds, plans_by_seed, strict=True)
     ]
-    runs, notes = train_model(
-        jobs,
-        task,
-        training,
-        model,
-        device=device,
-        every_round=on_round is not None,
-        on_round=on_round,
-        on_part=on_part,
-        on_note=on_note,
-    )
-    last = np.array([run.accuracy[-1] for run in runs])
-    worst = np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)])
+    how: dict[str, Any] = {"device": device, "every_round": on_round is not None, "on_note": on_note}
+    if conflict:
+        check_conflict(task, own_model=model is not None)
+        runs: list[FederationRun] = []
+        notes: tuple[str, ...] = ()
+        for done, job in enumerate(jobs):  # the labels of a record depend on the silo that holds the record
+            report = _in_sequence(on_round, done, len(jobs), job.variants.rounds)
+            (run,), notes = train_model([job], conflicting_task(task, job), training, model, **how, on_round=report)
+            runs.append(run)
+        measured = [accuracy_in_conflict(job, run, task) for job, run in zip(jobs, runs, strict=True)]
+        last, worst = (np.array(values) for values in zip(*measured, strict=True))
+    else:
+        runs, notes = train_model(jobs, task, training, model, **how, on_round=on_round, on_part=on_part)
+        last = np.array([run.accuracy[-1] for run in runs])
+        worst = np.array([worst_region_of(job, run, task) for job, run in zip(jobs, runs, strict=True)])
     return TrainedVariants(
         accuracy=last[:, :-1],
         worst_region=worst[:, :-1],
@@ -335,6 +341,21 @@ def train_variants(
         reference_worst_region=worst[:, -1],
         notes=notes,
     )
+
+
+def _in_sequence(
+    on_round: Callable[[int, list[FloatArray]], None] | None, done: int, jobs: int, rounds: int
+) -> Callable[[int, list[FloatArray]], None] | None:
+    """Returns a callable for the rounds of one of several jobs in sequence; it tells the rounds done on average."""
+    if on_round is None:
+        return None
+
+    def report(number: int, accuracies: list[FloatArray]) -> None:
+        before, after = ((done * rounds + count) // jobs for count in (number - 1, number))
+        if after > before:
+            on_round(after, accuracies)
+
+    return report
 
 
 def worst_region_of(job: Job, run: FederationRun, task: Task) -> FloatArray:

@@ -98,6 +98,7 @@ def compare_trained(
     metric: str | None = None,
     size_law: str = "declared",
     allocation: str | AllocationRule | None = None,
+    conflict: bool = False,
     on_round: Callable[[int, list[FloatArray]], None] | None = None,
     on_part: Callable[[float], None] | None = None,
     on_note: Callable[[str], None] | None = None,
@@ -120,6 +121,8 @@ def compare_trained(
         metric: A name of `tasks.METRIC_NAMES`, "auc" for example; the task's own metric by default.
         size_law: A name of `SIZE_LAWS`.
         allocation: A further allocation to compare.
+        conflict: True to train the federation with the labels of its largest region permuted, a rehearsal of regions
+            that disagree. `accuracy` is then the mean over regions, each by its own labels and counted once.
         on_round: Called after every round.
         on_part: Called within the rounds of a user's own model with the rounds done, as a fraction.
         on_note: Called at once with a note on slow training.
@@ -155,6 +158,7 @@ def compare_trained(
         records=records,
         model=user_model,
         device=device,
+        conflict=conflict,
         on_round=on_round,
         on_part=on_part,
         on_note=on_note,
@@ -236,6 +240,7 @@ def save_comparison(
     task: str,
     seeds: int | Sequence[int],
     size_law: str = "declared",
+    conflict: bool = False,
     command: str = "",
     **target: Any,
 ) -> None:
@@ -248,6 +253,7 @@ def save_comparison(
         task: The name of the data.
         seeds: Number of seeds, or the seeds.
         size_law: A name of `SIZE_LAWS`.
+        conflict: True if the labels of the largest region were permuted.
         command: The command that trained the rows, if any.
         **target: The targets of every allocation, as in `plan`.
     """
@@ -268,6 +274,7 @@ def save_comparison(
         "task": task,
         "seeds": seeds_of(seeds),
         "size_law": size_law,
+        **({"conflict": True} if conflict else {}),
         "rows": [asdict(row) for row in rows],
         "command": command,
     }

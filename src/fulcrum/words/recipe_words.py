@@ -39,7 +39,7 @@ def recipe_words(plan: Plan) -> list[str]:
     if plan.least_influence:
         by = share_rule(plan)
         least = f"{plan.least_influence:.0%} of its influence by {by}"
-        sentences.append(f"Every {plan.federation.innermost.name} keeps at least {least}.")
+        sentences.append(f"Every {plan.federation.innermost.name} keeps at least {least}{_other_influences(plan)}.")
     if plan.unit.is_within_silo:
         sentences += _on_clip_of_persons(plan)
     elif plan.clip_share < 1:
@@ -59,6 +59,17 @@ def recipe_words(plan: Plan) -> list[str]:
         )
     sentences.append(on_server)
     return [*sentences, *_on_prior(plan)]
+
+
+def _other_influences(plan: Plan) -> str:
+    """Returns words on least influence 0 and 1, for a plan whose server pools; empty for any other plan."""
+    if plan.server_rule.adds_up:
+        return ""
+    inner = plan.federation.innermost.name
+    return (
+        f": at 0 large {inner}s would decide, with the least noise, and at 1 the influence by {share_rule(plan)} would "
+        f"stay, with more noise, for {inner}s that may disagree about labels"
+    )
 
 
 def _on_prior(plan: Plan) -> list[str]:

@@ -90,7 +90,9 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
 """By verb, the options with a value. Left out are --model, --trained, --train and --option, which run code of the
 author, and --mlflow and --tensorboard, which send results elsewhere."""
 
-_FLAGS: Mapping[str, frozenset[str]] = {"compare": frozenset({"--train", "--shrink", "--no-shrink", "--embedding"})}
+_FLAGS: Mapping[str, frozenset[str]] = {
+    "compare": frozenset({"--train", "--shrink", "--no-shrink", "--embedding", "--conflict"})
+}
 """By verb, the options without a value."""
 
 _DEVICE = re.compile(r"[a-z]+(:[0-9]+)?")

@@ -42,12 +42,20 @@ from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.real_federations import REAL
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
-from fulcrum.simulation.trials import compare_trained, comparison_on_task, default_spectrum, draw_sizes, save_comparison
+from fulcrum.simulation.trials import (
+    compare_trained,
+    comparison_on_task,
+    default_spectrum,
+    draw_sizes,
+    row_plan_on_task,
+    save_comparison,
+)
 from fulcrum.views.terminal.plan_tables import (
     comparison_columns,
     comparison_rows,
     influence_columns,
     observers_in_words,
+    other_influences,
     scaled_rows,
     training_sentence,
 )
@@ -80,6 +88,15 @@ def compare_command(
             TRAINING,
         ),
     ] = None,
+    conflict: Annotated[
+        bool,
+        Parameter(
+            help="With --train: permute the labels of the largest region, to see the risk if regions disagree about "
+            "labels. Accuracy is then the mean over regions, each by its own labels.",
+            negative=(),
+            group=TRAINING,
+        ),
+    ] = False,
     learning: TrainingOptions | None = None,
     own: ModelOptions | None = None,
     device: DeviceOption = None,
@@ -100,7 +117,9 @@ def compare_command(
     rows: Sequence[Comparison]
     result: list[tuple[bool, str]] = []
     remarks_on_data: Sequence[str] = ()
-    if not train and not all(choice is None for choice in (learning, own, device, seeds, size_law, output)):
+    if not train and (
+        conflict or not all(choice is None for choice in (learning, own, device, seeds, size_law, output))
+    ):
         raise ParameterError("cli.compare-needs-train")
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     unit, metric = SILO_UNIT, "accuracy"
@@ -125,6 +144,7 @@ def compare_command(
                 records=learning.records,
                 size_law=size_law,
                 allocation=target.allocation,
+                conflict=conflict,
                 on_round=advance,
                 on_part=advance.within,
                 on_note=tell_at_once,
@@ -146,6 +166,7 @@ def compare_command(
         if output is not None:
             who = federation if federation in PROFILES else "FEDERATION"
             law = "" if size_law == "declared" else f"--size-law {size_law} "
+            law += "--conflict " if conflict else ""
             how = f"{words_of(learning, 'data')} {model_words(own, device)}--seeds {seeds}"
             command = f"fulcrum compare {who} {words_of(target)} --train {law}{how} -o run"
             save_comparison(
@@ -155,6 +176,7 @@ def compare_command(
                 task=task.name,
                 seeds=seeds,
                 size_law=size_law,
+                conflict=conflict,
                 command=command,
                 **arguments,
             )
@@ -162,6 +184,9 @@ def compare_command(
         with working("Comparing"):
             side_by_side = compare_plans(topology, target.allocation, arguments, levers=True)
             rows, unit = side_by_side.comparisons(), side_by_side.unit
+    joint = side_by_side.plans.get("joint")
+    if train and "joint" in side_by_side.rows:
+        joint = row_plan_on_task(first, task, "joint", side_by_side.rows["joint"], arguments, model)
     remarks_on_data = [*remarks_on_data, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
     if target.injection == "silo":  # an aggregator's noise is known to no silo, so no coalition takes it away
         note_on_coalitions(topology, colluders=target.colluders, dropouts=target.dropouts)
@@ -188,8 +213,15 @@ def compare_command(
     if not unit.is_within_silo:
         notes.extend(_words_on_levers(side_by_side.plans, inner, target.aggregation))
     influence = [f"Influence: the {inner}'s share of the model divided by its share by size."]
+    if joint is not None and (words := other_influences(joint)):
+        influence.append(f"Joint, {words.removeprefix('; ')}.")
     if train:
         notes.append(f"Gain: points of {metric} above {side_by_side.baseline}, paired over seeds.")
+        if conflict:
+            notes.append(
+                f"Conflict: the {inner} with the most records has the labels of the next class, the last class the "
+                f"labels of the first. Accuracy is the mean over {inner}s, each by its own labels and counted once."
+            )
         influence.append(
             f"Worst {inner}: the lowest {metric} of any {inner}, on "
             + (

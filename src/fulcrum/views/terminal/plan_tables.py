@@ -4,7 +4,7 @@ import math
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -279,7 +279,23 @@ def weights_in_words(plan: Plan) -> str:
     whose = f"{inner.name} {inner.nodes[least]!r} has {relative[least]:.2g} times its {share}"
     if relative[least] > 1 - _SAME_INFLUENCE:
         whose = f"every {inner.name} has its {share}"
-    return f"{plan.weights_rule}{server}; {whose}"
+    return f"{plan.weights_rule}{server}; {whose}{other_influences(plan)}"
+
+
+def other_influences(plan: Plan) -> str:
+    """Returns words on least influence 0 and 1 in place of the plan's, for a server that pools; empty for any other.
+
+    The server alone keeps the least influence, after the noise: no silo's noise changes, and nothing is solved.
+    """
+    if plan.region_factors is None:
+        return ""
+    inner, shares = plan.federation.innermost.name, region_shares(plan.federation)
+    without, whole = (replace(plan, least_influence=least) for least in (0.0, 1.0))
+    lowest = float((without.node_influence(inner) / shares).min())
+    return (
+        f"; least influence {plan.least_influence:g}: 0 would leave the least represented {inner} {lowest:.2g} times "
+        f"its share at a noise of {without.model_noise:.4g} C², 1 its whole share at {whole.model_noise:.4g} C²"
+    )
 
 
 def show_plan(plan: Plan, output: Path | None, style: str) -> None:

@@ -187,9 +187,14 @@ def _runs(pid: int) -> bool:
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Turns a request to end into an exception, so that the starter of processes can stop them."""
+    """Turns a request to end into an exception, so that the starter of processes can stop them.
+
+    Enter this context before the processes: a second request, which `timeout` and service managers send to a whole
+    group, is ignored while the processes are being stopped.
+    """
 
     def end(number: int, _: Any) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise KeyboardInterrupt(f"signal {number}")
 
     before = signal.signal(signal.SIGTERM, end)

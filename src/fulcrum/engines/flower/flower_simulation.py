@@ -64,7 +64,7 @@ def simulate(
     write_simulated_sites(deployment, folder)
     server = read_site(folder / SERVER, "server")
     watch = RoundWatch(folder / "flwr", on_round=on_round, stall=60 + 15 * deployment.patience)
-    with SimulatedSites(folder, deployment, app or folder / "app") as sites, ending_on_signals():
+    with ending_on_signals(), SimulatedSites(folder, deployment, app or folder / "app") as sites:
         say("starting the SuperLink")
         sites.start_link()
         say("submitting the app, and starting Ray")

@@ -145,7 +145,7 @@ def run_here(
     server = read_site(kits / SERVER, "server")
     watch = RoundWatch(kits, on_round=on_round, stall=stall)
     failures = Failures({silo: kits / silo for silo in silos_of(deployment)})
-    with FlowerSites(kits, deployment) as sites, ending_on_signals():
+    with ending_on_signals(), FlowerSites(kits, deployment) as sites:
         sites.start_all(say)
         say("submitting the app")
         sites.start_run(app)

@@ -73,7 +73,7 @@ def run_here(
     technical = deployment.engine_names
     silos = {silo: kits / technical[silo] for silo in plan.federation.silo_names.tolist()}
     failures, progress = Failures(silos), FlareProgress(kits / SERVER, silos.values(), plan.rounds, say)
-    with FlareSites(kits, deployment) as sites, ending_on_signals():
+    with ending_on_signals(), FlareSites(kits, deployment) as sites:
         sites.processes_of(SERVER)  # raises on machines where the processes could not be stopped
         say(f"starting the server and {len(technical) - 1} sites")
         sites.start_all()

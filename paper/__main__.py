@@ -15,13 +15,17 @@ BY_THEMSELVES = ("recipe_promises", "recipe_suite")
 def main() -> int:
     """Runs every script but those of `BY_THEMSELVES` and returns the worst exit status."""
     status, skipped = 0, 0
-    scripts = sorted(Path(__file__).parent.glob("[a-z]*.py"))
-    for script in (script for script in scripts if script.stem not in BY_THEMSELVES):
+    for script in (script for script in scripts() if script.stem not in BY_THEMSELVES):
         before = len(REPORTED)
         status = max(status, _run(script))
         skipped += len(REPORTED) == before
     print(summary(skipped))
     return status
+
+
+def scripts() -> list[Path]:
+    """Returns the scripts of tables and figures; a script `make_...` makes data and needs files that users download."""
+    return [script for script in sorted(Path(__file__).parent.glob("[a-z]*.py")) if not script.stem.startswith("make_")]
 
 
 def summary(skipped: int) -> str:

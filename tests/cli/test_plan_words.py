@@ -117,7 +117,8 @@ def test_known_data_whose_file_is_missing_is_asked_for_and_not_corrected(command
     code, _, said = command("train", "plan.json", "--data", "agnews")
     assert code == 2
     assert "agnews needs the feature file agnews.npz, and no data folder is set. " in said
-    assert said.endswith("Give --data-dir, or set FULCRUM_DATA\n")
+    assert "Give --data-dir, or set FULCRUM_DATA. " in said
+    assert "paper/make_features.py makes such a file" in said
     assert "Did you mean" not in said
     assert "Did you mean 'agnews'" in command("train", "plan.json", "--data", "agnew")[2]
 

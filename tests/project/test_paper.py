@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PAPER = Path(__file__).parents[2] / "paper"
-ALL = sorted(path.stem for path in PAPER.glob("[a-z]*.py"))
+ALL = sorted(path.stem for path in PAPER.glob("[a-z]*.py") if not path.stem.startswith("make_"))
 TRAINED = [name for name in ALL if "_experiments" in (PAPER / f"{name}.py").read_text("utf-8")]
 SCRIPTS = [name for name in ALL if name not in TRAINED]  # the others have tests of their own
 

@@ -123,14 +123,7 @@ ROWS = tuple(
 def records(reference: str) -> FederatedRecords:
     """Returns the stays of eICU with one of the two codings of features by public ranges."""
     healthy = fulcrum.read_eicu(Path(os.environ[DATA_VARIABLE]) / "federations")
-    if reference == "healthy":
-        return healthy
-    columns = []
-    for column, known in zip(healthy.features.T, healthy.ranges, strict=True):
-        width = max(known.high - known.reference, known.reference - known.low)
-        middle = replace(known, reference=(known.low + known.high) / 2)
-        columns.append(middle.scale(column * width + known.reference))
-    return replace(healthy, features=np.stack(columns, axis=1))
+    return healthy if reference == "healthy" else healthy.scaled_by_middle()
 
 
 def task_of(split: int, reference: str) -> tuple[Task, Any]:

@@ -25,7 +25,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -114,17 +114,7 @@ ROWS = tuple(
 def records(reference: str) -> FederatedRecords:
     """Returns the patients with one of the two codings of features by public ranges."""
     healthy = fulcrum.read_heart_disease(Path(os.environ[DATA_VARIABLE]) / "federations")
-    if reference == "healthy":
-        return healthy
-    columns = []
-    for column, known in zip(healthy.features.T, healthy.ranges, strict=True):
-        if known.coded:
-            columns.append(2 * column - 1)
-            continue
-        width = max(known.high - known.reference, known.reference - known.low)
-        middle = replace(known, reference=(known.low + known.high) / 2)
-        columns.append(middle.scale(column * width + known.reference))
-    return replace(healthy, features=np.stack(columns, axis=1))
+    return healthy if reference == "healthy" else healthy.scaled_by_middle()
 
 
 def measure(split: int, settings: Settings, rows: Sequence[Row]) -> dict[Any, FloatArray]:

@@ -82,6 +82,8 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.planning.plan import Plan as Plan
     from fulcrum.planning.plan import save_plan as save_plan
     from fulcrum.planning.planner import plan as plan
+    from fulcrum.planning.regions.region_design import RegionDesign as RegionDesign
+    from fulcrum.planning.regions.region_design import design as design
     from fulcrum.planning.replanning import replan as replan
     from fulcrum.planning.theory.allocation import ALLOCATIONS as ALLOCATIONS
     from fulcrum.planning.theory.allocation import Requirement as Requirement
@@ -183,6 +185,7 @@ _MODULES = {
     "PolicyError": "errors",
     "Recorded": "core.store.ledger",
     "RefusedReleaseError": "errors",
+    "RegionDesign": "planning.regions.region_design",
     "RegionalSum": "core.messages.regional_reply",
     "Release": "core.messages.release_message",
     "ReleaseError": "errors",
@@ -217,6 +220,7 @@ _MODULES = {
     "compare": "planning.comparisons.comparison",
     "compare_trained": "simulation.trials",
     "dataset_task": "simulation.data.datasets",
+    "design": "planning.regions.region_design",
     "differences": "planning.files.differences",
     "dispersion": "planning.theory.exposure",
     "epsilon_of": "planning.theory.calibration",

@@ -3,6 +3,7 @@
 import json
 
 import msgspec
+import numpy as np
 import pytest
 from coroutines import run_coroutine
 from page_client import FILE, HOSPITALS, JSON, SETTINGS, Client
@@ -321,3 +322,16 @@ def test_a_browser_that_goes_away_leaves_nothing_in_the_log(app, caplog):
 def test_settings_and_answers_are_plain(app):
     question = PageQuestion(federation=roster_of(profile("mild")), settings=PageSettings())
     assert PageAnswer.to(question).head.count('<h1 id="title">mild</h1>') == 1
+
+
+def test_the_button_chooses_regions_of_at_most_so_many_silos(client):
+    hospitals = "tcga-brca"
+    answer = client.plan(hospitals, more={"edit": {"kind": "design", "number": 20}}).json()
+    made = fulcrum.design("tcga-brca", most=20, rounds=10, epsilon=1.0)
+    assert answer["budget"] == f"{made.proposed.model_noise:.4g}"
+    assert max(np.bincount(answer["federation"]["tiers"][0]["codes"])) == 20
+    assert "26 silos change the region. The proposed regions need 55.5% less noise." in answer["note"]
+    assert "must be" in client.plan(hospitals, more={"edit": {"kind": "design", "number": 2.5}}).error
+    assert (
+        "cannot be divided" not in client.plan(hospitals, more={"edit": {"kind": "design", "number": 1}}).json()["note"]
+    )

@@ -181,6 +181,19 @@ def test_merging_regions_changes_the_saving_and_can_be_undone(opened):
     assert page.locator("#undo").is_disabled()
 
 
+def test_chosen_regions_replace_the_regions_of_today_and_can_be_undone(opened):
+    page = opened()
+    page.get_by_label("of at most").fill("25")
+    after(page, lambda: page.get_by_role("button", name="Choose regions").click())
+    assert "Chose the regions." in page.locator("#edited").inner_text()
+    assert page.locator(".regions tbody tr").count() == 2
+    after(page, lambda: page.get_by_role("button", name="Undo").click())
+    assert page.locator(".regions tbody tr").count() == 6
+    page.get_by_label("of at most").fill("many")
+    page.get_by_role("button", name="Choose regions").click()
+    assert "whole number" in page.locator("#edit-error").inner_text()
+
+
 def test_regions_are_edited_in_their_table(opened, visit):
     page = opened()
     after(page, lambda: (page.get_by_label("Silos of country-6").fill("12"), page.keyboard.press("Tab")))

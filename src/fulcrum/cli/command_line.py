@@ -84,6 +84,12 @@ app.command(
     help_epilogue=_example("compare hospitals.csv --rounds 10 --epsilon 1 --train"),
 )
 app.command(
+    "fulcrum.cli.plan_commands.design_command:design_command",
+    name="design",
+    help="Choose the regions of least noise at a target, with the proven gap to the optimum.",
+    help_epilogue=_example("design hospitals.csv --most 20 --least 3 --rounds 10 --epsilon 1 -o proposed.csv"),
+)
+app.command(
     "fulcrum.cli.run_commands.training:train_command",
     name="train",
     help="Train a plan in process, with seeded noise: for research, not for deployment.",

@@ -10,7 +10,7 @@ Every function returns a new federation. Outer tiers follow: a node without regi
 """
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import numpy as np
@@ -120,6 +120,29 @@ def add_region(federation: Topology, *, silos: int = 5) -> Federation:
         codes[level][-silos:] = codes[level][int(np.argmax(codes[1] == 0))]
     size = _whole(float(federation.sizes.mean()))
     return _rebuild(federation, codes=codes, regions=[*inner.nodes, region], new=(region, silos, size))
+
+
+def regroup_silos(federation: Topology, regions: Sequence[str]) -> Federation:
+    """Returns the federation with the silos in other regions.
+
+    A region that keeps its name keeps its outer nodes; a new region has the outer nodes of its first silo.
+
+    >>> north = Federation.from_sizes({"north": [120, 80], "south": [300]})
+    >>> regroup_silos(north, ["north", "south", "south"]).innermost.parent_of.tolist()
+    [0, 1, 1]
+
+    Args:
+        federation: The federation.
+        regions: By silo, the name of the region.
+    """
+    inner = federation.innermost
+    tier = Tier.from_labels(inner.name, regions)
+    codes = _by_silo(federation)
+    first = {name: int(np.argmax(inner.parent_of == node)) for node, name in enumerate(inner.nodes)}
+    example = np.array([first.get(name, int(np.argmax(tier.parent_of == k))) for k, name in enumerate(tier.nodes)])
+    codes = [tier.parent_of, *(outer[example][tier.parent_of] for outer in codes[1:])]
+    regrouped = _rebuild(federation, codes=codes, regions=tier.nodes)
+    return replace(regrouped, declared_sites=federation.declared_sites)  # the silos keep their order
 
 
 def rename_region(federation: Topology, region: str, name: str) -> Federation:

@@ -30,6 +30,7 @@ from fulcrum.views.charts.drawings import plan_drawings, weights_drawing
 from fulcrum.views.page.page_head import head, late_advice
 from fulcrum.views.page.page_regions import REGIONS_SHOWN, region_figures, regions
 from fulcrum.views.page.page_settings import PageSettings, Text
+from fulcrum.views.terminal.design_tables import design_sentence
 from fulcrum.views.terminal.silo_columns import SiloColumn, silo_figures
 from fulcrum.words.numbers import figure, percent
 from fulcrum.words.person_words import size_word
@@ -40,10 +41,22 @@ _TRADES = 9  # divisions between the observers: half of the report's, so that th
 class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A change by hand: its kind, its regions, and a new name or number."""
 
-    kind: Literal["merge", "split", "remove", "add", "rename", "silos", "records"]
+    kind: Literal["merge", "split", "remove", "add", "rename", "silos", "records", "design"]
     regions: Annotated[list[str], msgspec.Meta(max_length=2 * REGIONS_SHOWN)] = []
     name: Text = ""
     number: float = 0.0
+
+    def apply(self, federation: Topology, settings: PageSettings) -> tuple[Topology, str]:
+        """Returns the federation after the edit, and a sentence on silos that the edit moves, or an empty string."""
+        if self.kind != "design":
+            return self.of(federation), self.note(federation)
+        if not self.number.is_integer():
+            raise ParameterError("page.silos-not-whole", number=self.number)
+        result = settings.design(federation, most=int(self.number))
+        moved = len(result.moves)
+        note = f"{moved:,} {'silo changes' if moved == 1 else 'silos change'} the {federation.innermost.name}."
+        broken = f" Before, a limit was broken: {result.violation}." if result.violation else ""
+        return result.federation, f"{note} {design_sentence(result)}{broken}"
 
     def note(self, federation: Topology) -> str:
         """Returns a sentence on silos that the edit moves to another outer node; empty without such silos."""
@@ -57,7 +70,7 @@ class PageEdit(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return f"{'; '.join(moved)}." if moved else ""
 
     def of(self, federation: Topology) -> Topology:
-        """Returns the federation after the edit."""
+        """Returns the federation after an edit that needs no settings."""
         if self.kind == "merge":
             return merge_regions(federation, self.regions)
         if self.kind == "add":
@@ -97,7 +110,7 @@ class PageQuestion(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     def federation_after(self) -> Topology:
         """Returns the federation after the edit, or unchanged without an edit."""
-        return self.before() if self.edit is None else self.edit.of(self.before())
+        return self.before() if self.edit is None else self.edit.apply(self.before(), self.settings)[0]
 
 
 class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -134,8 +147,9 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
         Raises:
             FulcrumError: The federation, the edit or the settings are wrong, in one line.
         """
-        before = question.before()
-        federation = before if question.edit is None else question.edit.of(before)
+        federation, note = question.before(), ""
+        if question.edit is not None:
+            federation, note = question.edit.apply(federation, question.settings)
         plan = question.settings.plan(federation)
         edited = question.edit is not None
         return cls(
@@ -148,7 +162,7 @@ class PageAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
             columns=silo_figures(plan),
             figures=region_figures(plan),
             size_word=size_word(plan.unit),
-            note="" if question.edit is None else question.edit.note(before),
+            note=note,
             regions=regions(plan) if edited or question.whole else None,
             federation=roster_of(federation) if edited else None,
         )

@@ -6,7 +6,7 @@
 (0.14, 'least-noise')
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -18,11 +18,15 @@ from fulcrum.planning.inputs.inside_observer import inside_observer
 from fulcrum.planning.inputs.recipes import RECIPES
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import draft_plan
+from fulcrum.planning.regions.region_design import RegionDesign, design_regions
+from fulcrum.planning.regions.region_limits import RegionLimits
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.readers.editing import MOST_SILOS
 
 MOST_ROUNDS = 100_000
 """The most rounds of a question."""
+
+_SECONDS_OF_DESIGN = 4.0  # of the time that a question has
 
 Text = Annotated[str, msgspec.Meta(max_length=500)]
 
@@ -59,32 +63,25 @@ class PageSettings(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             ParameterError: A setting is wrong, or the plan would take minutes.
         """
         self._check(federation)
+        return draft_plan(federation, **self._arguments(federation))
+
+    def design(self, federation: Topology, *, most: int) -> RegionDesign:
+        """Returns the regions of least noise with at most `most` silos, for the settings.
+
+        Raises:
+            ParameterError: A setting is wrong, the plan would take minutes, or no regions keep the limit.
+        """
+        self._check(federation)
+        limits = RegionLimits(most=most)
+        return design_regions(federation, limits, self._arguments(federation), seconds=_SECONDS_OF_DESIGN)
+
+    def _arguments(self, federation: Topology) -> dict[str, Any]:
+        """Returns the keyword arguments of a plan."""
         epsilon = {federation.innermost.name: self.epsilon}
         if self.epsilon_inside is not None:
             epsilon[inside_observer(federation, "trusted")] = self.epsilon_inside
-        return draft_plan(
-            federation,
-            rounds=self.rounds,
-            delta=self.delta,
-            epsilon=epsilon,
-            colluders=self.colluders,
-            dropouts=self.dropouts,
-            allocation=self.allocation,
-            accountant=self.accountant,
-            recipe=self.recipe,
-            weights=self.weights,
-            clip_norm=self.clip_norm,
-            server=self.server,
-            least_influence=self.least_influence,
-            parameters=self.parameters,
-            purpose=self.purpose,
-            unit=self.unit,
-            unit_name=self.unit_name,
-            neighbours=self.neighbours,
-            silos_per_person=self.silos_per_person,
-            persons_per_silo=self.persons_per_silo,
-            silo_epsilon=self.silo_epsilon,
-        )
+        names = [name for name in self.__struct_fields__ if name not in ("epsilon", "epsilon_inside")]
+        return {"epsilon": epsilon} | {name: getattr(self, name) for name in names}
 
     def _check(self, federation: Topology) -> None:
         check_known("allocation", self.allocation, ALLOCATIONS)  # "module:function" would let a request run any code

@@ -275,6 +275,11 @@
   const merge = (regions) => edit({ kind: "merge", regions }, `Merged ${regions.join(" and ")}.`);
   byId("merge").addEventListener("click", () => merge(chosenRegions()));
   byId("add").addEventListener("click", () => edit({ kind: "add" }, "Added a region."));
+  byId("design").addEventListener("click", () => {
+    const { value } = byId("design-most");
+    if (!Number.isInteger(parsed(value))) return tell("edit-error", `this must be a whole number of silos, got '${value}'`);
+    edit({ kind: "design", number: parsed(value) }, "Chose the regions.");
+  });
   byId("undo").addEventListener("click", () => {
     const held = undone.pop();
     if (held) ask({ place: "edit-error", held, note: "Undone.", refused: () => undone.push(held) });

@@ -50,7 +50,7 @@ def rows() -> list[Row]:
         for words, settings in (WAYS | (OTHER_WAYS if name == "tcga-brca" else {})).items():
             made = fulcrum.plan(federation, rounds=ROUNDS, delta=DELTA, epsilon=1.0, **settings)
             found.append(printed.row(f"{name}, {words}", made.model_noise / needed))
-        persons = {"rounds": ROUNDS, "delta": DELTA, "unit": "person"}
+        persons: dict[str, Any] = {"rounds": ROUNDS, "delta": DELTA, "unit": "person"}
         regional = fulcrum.plan(federation, epsilon=1.0, **persons)
         alone = fulcrum.plan(federation, epsilon={"aggregator": 1.0}, **persons)
         one = fulcrum.plan(federation, epsilon={"federation": 1.0}, aggregation="masked", **persons)

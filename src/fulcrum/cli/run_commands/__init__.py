@@ -2,5 +2,5 @@
 
 Change this folder for another command that trains or attacks.
 
-Imports from: base, core, planning, server, words, simulation, engines, audit, views, cli.shared_options.
+Imports from: base, core, readers, planning, server, words, simulation, engines, audit, views, cli.shared_options.
 """

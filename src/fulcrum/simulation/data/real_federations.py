@@ -14,9 +14,14 @@ from types import MappingProxyType
 from typing import Any
 
 from fulcrum.errors import DataError, ParameterError, check_known
-from fulcrum.simulation.data import eicu, heart_disease, tcga_brca
+from fulcrum.simulation.data.eicu import SOURCE as EICU
+from fulcrum.simulation.data.eicu import read_eicu
 from fulcrum.simulation.data.federated_records import DataSource, FederatedRecords
+from fulcrum.simulation.data.heart_disease import SOURCE as HEART_DISEASE
+from fulcrum.simulation.data.heart_disease import read_heart_disease
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task
+from fulcrum.simulation.data.tcga_brca import SOURCE as TCGA_BRCA
+from fulcrum.simulation.data.tcga_brca import read_tcga_brca
 
 SUBFOLDER = "federations"
 """The folder of the sources' tables in the data folder, if present."""
@@ -46,22 +51,22 @@ class RealFederation:
 REAL: Mapping[str, RealFederation] = MappingProxyType(
     {
         "eicu": RealFederation(
-            source=eicu.SOURCE,
-            read=eicu.read_eicu,
+            source=EICU,
+            read=read_eicu,
             task="death in hospital, from the first day in intensive care",
             metric="auc",
             silos_per_person=2,  # transfers between two hospitals; declared, not counted
         ),
         "tcga-brca": RealFederation(
-            source=tcga_brca.SOURCE,
-            read=tcga_brca.read_tcga_brca,
+            source=TCGA_BRCA,
+            read=read_tcga_brca,
             task="survival with breast cancer, in discrete time",
             metric="concordance",
             silo_noun="site",
         ),
         "heart": RealFederation(
-            source=heart_disease.SOURCE,
-            read=heart_disease.read_heart_disease,
+            source=HEART_DISEASE,
+            read=read_heart_disease,
             task="heart disease",
             metric="accuracy",
         ),

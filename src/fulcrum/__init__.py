@@ -97,6 +97,10 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.planning.theory.observer_power import observer_power as observer_power
     from fulcrum.planning.theory.observer_power import observer_power_at as observer_power_at
     from fulcrum.planning.theory.prior import Coupling as Coupling
+    from fulcrum.planning.theory.schedule_program import Schedule as Schedule
+    from fulcrum.planning.theory.schedule_program import ScheduleNoise as ScheduleNoise
+    from fulcrum.planning.theory.schedule_program import certified_gap as certified_gap
+    from fulcrum.planning.theory.schedule_program import least_noise_of_schedule as least_noise_of_schedule
     from fulcrum.readers.federation import Federation as Federation
     from fulcrum.readers.federation_reader import FederationReading as FederationReading
     from fulcrum.readers.federation_reader import read_federation as read_federation
@@ -192,6 +196,8 @@ _MODULES = {
     "Requirement": "planning.theory.allocation",
     "RoundDiagnostics": "rules.server_rule",
     "RoundSums": "rules.server_rule",
+    "Schedule": "planning.theory.schedule_program",
+    "ScheduleNoise": "planning.theory.schedule_program",
     "SecureNoise": "core.noise.noise_sources",
     "SeededNoise": "core.noise.noise_sources",
     "ServerRule": "rules.server_rule",
@@ -216,6 +222,7 @@ _MODULES = {
     "Withheld": "core.messages.regional_reply",
     "advice_on": "planning.content.advice",
     "allocate": "planning.theory.allocation",
+    "certified_gap": "planning.theory.schedule_program",
     "check_signature": "planning.files.plan_issue",
     "compare": "planning.comparisons.comparison",
     "compare_trained": "simulation.trials",
@@ -226,6 +233,7 @@ _MODULES = {
     "epsilon_of": "planning.theory.calibration",
     "exposure_of": "planning.theory.exposure",
     "guarantee_of": "planning.content.plan_document",
+    "least_noise_of_schedule": "planning.theory.schedule_program",
     "load_task": "simulation.data.tasks",
     "new_key": "planning.files.plan_issue",
     "noise_for": "planning.theory.calibration",

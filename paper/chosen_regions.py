@@ -2,7 +2,8 @@
 
 Target epsilon 1 over ten rounds on regional sums; the savings do not depend on the target. Every silo may be placed in
 any region unless a row names a limit. If the limits allow today's regions, the saving is against these; otherwise it is
-against the mean over 200 divisions by lot into regions of the same sizes.
+against the mean over 200 divisions by lot into regions of the same sizes. "To 20" is at most 20 silos a region, "by
+region" within a region of the source, and "least noise" weights of least noise in place of weights by size.
 """
 
 import sys
@@ -20,21 +21,21 @@ DRAWS = 200
 WITHIN_TWENTY: dict[str, Any] = {"within": "region", "most": 20}
 
 BESIDE_TODAY: dict[tuple[str, str], dict[str, Any]] = {
-    ("tcga-brca", "within its region, at most 20"): WITHIN_TWENTY,
-    ("tcga-brca", "three moved"): {"move_at_most": 3},
-    ("tcga-brca", "at most 20"): {"most": 20},
-    ("tcga-brca", "three moved, least-noise weights"): {"move_at_most": 3, "weights": "least-noise"},
-    ("tcga-brca", "at most 20, least-noise weights"): {"most": 20, "weights": "least-noise"},
-    ("eicu", "three moved"): {"move_at_most": 3},
-    ("eicu", "three moved, least-noise weights"): {"move_at_most": 3, "weights": "least-noise"},
+    ("tcga-brca", "by region, to 20"): WITHIN_TWENTY,
+    ("tcga-brca", "3 moved"): {"move_at_most": 3},
+    ("tcga-brca", "to 20"): {"most": 20},
+    ("tcga-brca", "3 moved, least noise"): {"move_at_most": 3, "weights": "least-noise"},
+    ("tcga-brca", "to 20, least noise"): {"most": 20, "weights": "least-noise"},
+    ("eicu", "3 moved"): {"move_at_most": 3},
+    ("eicu", "3 moved, least noise"): {"move_at_most": 3, "weights": "least-noise"},
 }
 """Limits that today's regions keep, by federation and name."""
 
 BESIDE_LOTS: dict[tuple[str, str], dict[str, Any]] = {
-    ("eicu", "within its region, at most 20"): WITHIN_TWENTY,
-    ("eicu", "at most 20"): {"most": 20},
-    ("fets", "3 to 8 silos"): {"most": 8, "least": 3},
-    ("kits19", "3 to 20 silos"): {"most": 20, "least": 3},
+    ("eicu", "by region, to 20"): WITHIN_TWENTY,
+    ("eicu", "to 20"): {"most": 20},
+    ("fets", "3 to 8"): {"most": 8, "least": 3},
+    ("kits19", "3 to 20"): {"most": 20, "least": 3},
 }
 """Limits that today's regions break, by federation and name."""
 

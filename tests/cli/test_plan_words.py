@@ -157,15 +157,22 @@ def test_what_deploying_will_refuse_is_said_when_a_deployment_is_planned(command
     assert "this engine runs plans with one tier of aggregators, this one has region, country." in said
 
 
-def test_a_masked_deployment_is_told_which_engine_runs_it(command):
+def test_a_masked_deployment_is_told_which_engines_run_it(command):
     Path("silos.csv").write_text("silo,records,region\na,10,x\nb,10,x\nc,10,x\n")
     asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--purpose", "deployment")
     _, said, _ = command(*asked, "--aggregation", "masked")
-    assert "Masked sums run on Flower: `fulcrum deploy flower`." in said
-    assert "nvflare" not in said
+    assert "Masked sums run with `fulcrum deploy nvflare` or `fulcrum deploy flower`." in said
     assert "will refuse" not in said
     _, said, _ = command(*asked)
-    assert "Flower" not in said
+    assert "Masked sums run with" not in said
+
+
+def test_a_masked_deployment_that_one_engine_refuses_is_told_of_the_other(command):
+    Path("silos.csv").write_text("silo,records,region\nx,10,x\nb,10,x\nc,10,x\n")  # a silo with its region's name
+    asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--purpose", "deployment")
+    _, said, _ = command(*asked, "--aggregation", "masked")
+    assert "! `fulcrum deploy nvflare` will refuse this plan: 'x' names two sites." in said
+    assert "Masked sums run with `fulcrum deploy flower`." in said
 
 
 def test_what_flower_will_refuse_of_a_masked_deployment_is_said_when_it_is_planned(command):
@@ -173,8 +180,8 @@ def test_what_flower_will_refuse_of_a_masked_deployment_is_said_when_it_is_plann
     asked = ("plan", "silos.csv", "--rounds", 2, "--epsilon", 1, "--parameters", 10, "--aggregation", "masked")
     _, said, _ = command(*asked, "--purpose", "deployment")
     assert "! `fulcrum deploy flower` will refuse this plan: 'a/b' cannot name the files of a site: no / or" in said
-    assert "nvflare" not in said
-    assert "Masked sums run on Flower" not in said
+    assert "! `fulcrum deploy nvflare` will refuse this plan: 'a/b' cannot name the files of a site: no / or" in said
+    assert "Masked sums run with" not in said
 
 
 def test_deploying_refuses_with_the_words_of_the_plan(command):

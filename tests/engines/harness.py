@@ -37,17 +37,20 @@ class Federation:
         train="slow_head",
         members=MEMBERS,
         recipe="paper",
+        aggregation="trusted",
+        epsilon=5.0,
     ):
         rows = [f"{silo},{200 + 10 * i},{region}" for region, silos in members.items() for i, silo in enumerate(silos)]
         (folder / "fed.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
         plan = fulcrum.plan(
             str(folder / "fed.csv"),
             rounds=rounds,
-            epsilon=5.0,
+            epsilon=epsilon,
             parameters=34,
             purpose=purpose,
             dropouts=dropouts,
             recipe=recipe,
+            aggregation=aggregation,
         )
         self.deployment = Deployment(
             plan=plan,

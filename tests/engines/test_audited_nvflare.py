@@ -38,9 +38,18 @@ def test_sums_of_canaries_hold_the_noise_of_the_plan(purpose, parameters):
     assert told == [("NVIDIA FLARE, run 1", number, 3) for number in range(4)]
 
 
-def test_a_silo_whose_noise_is_missing_is_found_in_its_region(monkeypatch):
+@pytest.mark.parametrize(("epsilon", "groups"), [(1.0, ["north", "south"]), ({"federation": 1.0}, ["federation"])])
+def test_masked_sums_of_canaries_hold_the_noise_of_the_plan(epsilon, groups):
+    plan = made("deployment", sizes=SIZES, rounds=3, parameters=3_000, aggregation="masked", epsilon=epsilon)
+    found = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1)
+    assert [(probe.node, probe.verdict) for probe in found] == [(group, CONSISTENT) for group in groups]
+    assert all(probe.noise_ratio == pytest.approx(1, abs=0.05) for probe in found)
+
+
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+def test_a_silo_whose_noise_is_missing_is_found_in_its_region(aggregation, monkeypatch):
     conduct(monkeypatch, "silent")
-    plan = made("deployment", sizes=SIZES, rounds=3, parameters=3_000)
+    plan = made("deployment", sizes=SIZES, rounds=3, parameters=3_000, aggregation=aggregation)
     north, south = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1)
     assert (north.verdict, south.verdict) == (VIOLATED, CONSISTENT)
     assert "as wide as the plan says" in north.reasons[0]

@@ -17,23 +17,34 @@ from fulcrum.errors import DataError, ParameterError, PlanError
 from fulcrum.planning.engine_limits import SERVER
 
 ROSTER = "silo,records,region\na1,200,north\na2,220,north\na3,180,north\na4,190,north\nb1,240,south\nb2,210,south\nb3,300,south\nb4,220,south\n"
-AGGREGATION = {"nvflare": "trusted", "flower": "masked"}
-"""The way of making sums that an engine runs; an engine that runs both may be entered with either."""
+AGGREGATIONS = {"nvflare": ("trusted", "masked"), "flower": ("masked",)}
+"""The ways of making sums that an engine runs."""
+
+WAYS = [(name, aggregation) for name in engine_names() for aggregation in AGGREGATIONS.get(name, ("trusted",))]
 
 
-@pytest.fixture(params=engine_names())
-def engine(request):
-    pytest.importorskip({"flower": "flwr"}.get(request.param, request.param))
-    return engine_named(request.param)
+@pytest.fixture(params=WAYS, ids=" ".join)
+def way(request):
+    name, _ = request.param
+    pytest.importorskip({"flower": "flwr"}.get(name, name))
+    return request.param
 
 
 @pytest.fixture
-def deployment(engine, tmp_path):
+def engine(way):
+    return engine_named(way[0])
+
+
+@pytest.fixture
+def aggregation(way):
+    return way[1]
+
+
+@pytest.fixture
+def deployment(engine, aggregation, tmp_path):
     table = tmp_path / "silos.csv"
     table.write_text(ROSTER)
-    plan = fulcrum.plan(
-        table, rounds=2, epsilon=2.0, parameters=34, purpose="deployment", aggregation=AGGREGATION[engine.name]
-    )
+    plan = fulcrum.plan(table, rounds=2, epsilon=2.0, parameters=34, purpose="deployment", aggregation=aggregation)
     return Deployment(plan=plan, train=BUILT_IN, options={"data": "digits"})
 
 
@@ -61,9 +72,9 @@ def test_the_name_is_the_one_that_is_typed(engine):
 
 
 def test_a_plan_that_the_engine_cannot_run_is_refused_before_anything_is_written(engine, deployment, tmp_path):
-    other = "masked" if AGGREGATION[engine.name] == "trusted" else "trusted"
-    table = tmp_path / "silos.csv"
-    plan = fulcrum.plan(table, rounds=2, epsilon=2.0, parameters=34, purpose="deployment", aggregation=other)
+    table = tmp_path / "deep.csv"  # no engine has tiers above regions
+    table.write_text("\n".join(f"{row},{'country' if row.startswith('silo') else 'x'}" for row in ROSTER.split()))
+    plan = fulcrum.plan(table, rounds=2, epsilon=2.0, parameters=34, purpose="deployment", aggregation="trusted")
     unfit = replace(deployment, plan=plan)
     for refuse in (lambda: engine.check(unfit), lambda: engine.write_kits(unfit, tmp_path / "kits")):
         with pytest.raises(PlanError, check=coded("engine.plan-refused")):
@@ -71,8 +82,8 @@ def test_a_plan_that_the_engine_cannot_run_is_refused_before_anything_is_written
     assert not (tmp_path / "kits").exists()
 
 
-def test_a_research_plan_stays_on_this_machine(engine, deployment, tmp_path):
-    plan = fulcrum.plan(tmp_path / "silos.csv", rounds=2, epsilon=2.0, aggregation=AGGREGATION[engine.name])
+def test_a_research_plan_stays_on_this_machine(engine, aggregation, deployment, tmp_path):
+    plan = fulcrum.plan(tmp_path / "silos.csv", rounds=2, epsilon=2.0, aggregation=aggregation)
     research = replace(deployment, plan=plan)
     engine.check(research)
     with pytest.raises(PlanError, check=coded("kit.plan-research")):
@@ -95,8 +106,7 @@ def test_every_site_has_a_kit_that_reads_as_a_site_of_the_signed_plan(engine, de
 
 
 @pytest.mark.parametrize("server", ["sum", "momentum"])
-def test_the_servers_kit_says_of_its_rule_what_the_rule_does(engine, deployment, server, tmp_path):
-    aggregation = AGGREGATION[engine.name]
+def test_the_servers_kit_says_of_its_rule_what_the_rule_does(engine, aggregation, deployment, server, tmp_path):
     plan = fulcrum.plan(
         tmp_path / "silos.csv",
         rounds=2,
@@ -121,8 +131,9 @@ def test_kits_hold_no_records_and_every_private_key_is_in_one_kit_alone(engine, 
     keys = {}
     for name in engine.sites(deployment):
         key = engine.site_folder(kits, name) / "site.key"
-        assert key.exists() == (name != SERVER)
-        if name != SERVER:
+        keyless = {"server", "region"} if deployment.plan.is_masked else {"server"}  # such a region opens nothing
+        assert key.exists() == (deployment.sites[name] not in keyless)
+        if key.exists():
             assert stat.S_IMODE(key.stat().st_mode) == 0o600
             keys[name] = key.read_bytes()
     assert len(set(keys.values())) == len(keys)

@@ -198,7 +198,7 @@ def command_of(stays, *changes):
     return [str(word) for name, value in words.items() if value is not None for word in (name, value)]
 
 
-@pytest.mark.parametrize(("name", "aggregation"), [("nvflare", "trusted"), ("flower", "masked")])
+@pytest.mark.parametrize(("name", "aggregation"), [("nvflare", "trusted"), ("nvflare", "masked"), ("flower", "masked")])
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -221,7 +221,7 @@ def test_the_commands_refuse_data_and_options_that_mix_persons(
         assert (shown.out, error_shown(shown.err)["code"], out.exists()) == ("", expected, False)
 
 
-ENGINES = [("nvflare", "trusted"), ("flower", "masked")]
+ENGINES = [("nvflare", "trusted"), ("nvflare", "masked"), ("flower", "masked")]
 
 
 @pytest.mark.engines

@@ -116,6 +116,17 @@ def test_a_plan_that_the_engine_cannot_run_makes_no_recipe(tmp_path):
         PlanSubmission(plan=named, train="theirs")
 
 
+def test_the_job_of_a_masked_plan_names_the_components_of_masked_sums(tmp_path):
+    sizes = {"north": [20, 22, 18], "south": [24, 21, 30]}
+    plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes), rounds=2, epsilon=5.0, aggregation="masked")
+    PlanSubmission(plan=plan, train="theirs").export(str(tmp_path / "job"))
+    texts = "".join(path.read_text() for path in (tmp_path / "job").rglob("*.json"))
+    for name in ("flare_masked_silo.MaskedSiloExecutor", "flare_masked_region.MaskedRegionGatherer"):
+        assert name in texts
+    assert "flare_masked_server.MaskedAssessor" in texts
+    assert "flare_region" not in texts
+
+
 def test_training_that_does_not_fit_the_plan_is_told_before_anything_is_written(plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -20,6 +20,10 @@ SOURCE = ROOT / "src" / "fulcrum"
 ENTRY_POINTS = {
     "`fulcrum.release`": (("core.silo.releasing",), 4_820),
     "the silo of NVIDIA FLARE": (("engines.nvflare.flare_silo", "engines.nvflare.site_launcher"), 6_030),
+    "the silo of NVIDIA FLARE, with masks": (
+        ("engines.nvflare.flare_masked_silo", "engines.nvflare.site_launcher"),
+        6_890,
+    ),
     "the silo of Flower, with masks": (("engines.flower.client_app",), 6_670),
 }
 """By entry point: the modules that kits and users name, and the most lines of code that they and all that they import
@@ -142,7 +146,8 @@ def test_kits_name_the_entry_points_that_are_counted():
     assert named in counted
     kits = pytest.importorskip("fulcrum.engines.nvflare.kits.nvflare_kits", reason="needs the extra nvflare")
     resources = [component["path"] for component in kits._CLIENT_RESOURCES["components"]]
-    named = [*resources, *(f"fulcrum.engines.nvflare.{path}" for path in kits._ADMITTED["silo"])]
+    admitted = [*kits._ADMITTED["silo"], *kits._ADMITTED_MASKED["silo"]]
+    named = [*resources, *(f"fulcrum.engines.nvflare.{path}" for path in admitted)]
     assert {path.rpartition(".")[0] for path in named if path.startswith("fulcrum.")} <= counted
 
 

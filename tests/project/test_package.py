@@ -55,6 +55,7 @@ OPTIONAL = {
 }
 LOADED_BY_ENGINES = {  # or by a script that runs recipes or apps of theirs
     *(f"engines.nvflare.{name}" for name in ("flare_silo", "flare_region", "flare_server", "plan_job")),
+    *(f"engines.nvflare.flare_masked_{name}" for name in ("silo", "region", "server")),
     *(f"engines.nvflare.{name}" for name in ("site_launcher", "server_files", "site_jobs.admission")),
     *(
         f"engines.flower.{name}"

@@ -114,6 +114,16 @@ class MaskedGroup:
         return STAGES[self._stage]
 
     @property
+    def session(self) -> Session:
+        """The round, the attempt and the model."""
+        return self._session
+
+    @property
+    def parameters(self) -> int:
+        """The number of coordinates of a masked input."""
+        return self._layout.parameters
+
+    @property
     def missing(self) -> frozenset[str]:
         """The silos with a request and without an answer."""
         return self._asked - self._taken

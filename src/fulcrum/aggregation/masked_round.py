@@ -18,7 +18,7 @@ from fulcrum.aggregation.masked_group import MaskedGroup, session_of
 from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
-from fulcrum.core.masking.masking_messages import member_reply_from_bytes
+from fulcrum.core.masking.masking_messages import UNMASKING, member_reply_from_bytes
 from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
@@ -66,6 +66,11 @@ class MaskedRound:
     def answers(self) -> dict[str, RegionalSum | Withheld]:
         """The answers of the finished groups, by group: a `RegionalSum` or a `Withheld`."""
         return dict(self._answers)
+
+    @property
+    def unmasks(self) -> bool:
+        """True if the requests of this stage ask any silo for the shares that unmask a sum."""
+        return any(running.stage == UNMASKING for running in self._running.values())
 
     @property
     def missing(self) -> frozenset[str]:

@@ -39,7 +39,6 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
     reasons = (
         _on_tiers(plan),
         _on_injection(plan),
-        _on_aggregation(plan),
         _on_size(plan),
         _on_letters(plan),
         _on_taken(plan, _sites(plan), _OF_FLARE_KITS),
@@ -99,12 +98,6 @@ def _on_injection(plan: "Plan") -> str:
     return "this engine runs plans in which silos draw their own noise. Plan with --injection silo"
 
 
-def _on_aggregation(plan: "Plan") -> str:
-    if not plan.is_masked:
-        return ""
-    return "the aggregators of this engine see the releases that they add up. Plan with --aggregation trusted"
-
-
 def _on_letters(plan: "Plan") -> str:
     """Returns a refusal of declared sites that are no technical names, and of names that no ledger's file can have."""
     declared = plan.federation.declared_sites
@@ -154,10 +147,13 @@ def _on_twins(plan: "Plan", sites: Sequence[str]) -> str:
 
 
 def _on_keys(plan: "Plan") -> str:
-    missing = next((name for name in _sites(plan) if name not in plan.keys), None)
+    # A region of masked sums opens no release, and needs no key.
+    keyed = plan.federation.silo_names.tolist() if plan.is_masked else _sites(plan)
+    missing = next((name for name in keyed if name not in plan.keys), None)
     if not plan.keys or missing is None:
         return ""
-    return f"the plan carries keys, but none of {missing!r}. Give every silo and region a key, or none"
+    sites = "silo" if plan.is_masked else "silo and region"
+    return f"the plan carries keys, but none of {missing!r}. Give every {sites} a key, or none"
 
 
 def _sites(plan: "Plan") -> list[str]:

@@ -10,22 +10,22 @@
 
 If no group gives a sum, the round is repeated as a new attempt. Silos give the shares that unmask a sum once: after a
 crash of the server behind the request for shares, the next round begins, and the releases of the lost round stay
-charged.
+charged. Where regional aggregators sum the groups (`by_region`), an aggregator keeps its sum on disk, so the round is
+asked for once more before the next round begins.
 """
 
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
 import numpy as np
 
 from fulcrum.aggregation.masked_round import MaskedRound
 from fulcrum.arrays import FloatArray
-from fulcrum.core.masking.masking_messages import Attested, request_from_bytes
 from fulcrum.core.messages.model_message import Model
-from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.preconditions import check_aggregation
 from fulcrum.core.store.durable_files import write_whole
@@ -33,6 +33,7 @@ from fulcrum.errors import EngineError, ExchangeError, StorageError
 from fulcrum.parsing import json_of
 from fulcrum.server.checkpoint import RoundSummary
 from fulcrum.server.coordinator import Coordinator
+from fulcrum.server.regional_round import RegionalRound
 
 ATTEMPT = "attempt.json"
 """The file beside the checkpoint with the last attempt of a round."""
@@ -40,7 +41,7 @@ ATTEMPT = "attempt.json"
 TRIES = 3
 """The number of attempts of a round, if no group gives a sum."""
 
-Take: TypeAlias = Callable[[bytes], str | None]
+Take: TypeAlias = Callable[..., str | None]
 Carry: TypeAlias = Callable[[Mapping[str, bytes], Take], None]
 
 _logger = logging.getLogger(__name__)
@@ -53,6 +54,22 @@ class _Attempt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     round_number: int
     attempt: int
     unmasking: bool = False
+
+
+class _Round(Protocol):
+    """An attempt of a round: a `MaskedRound` over groups, or a `RegionalRound` over regional aggregators."""
+
+    @property
+    def answers(self) -> Mapping[str, RegionalReply]: ...
+
+    @property
+    def unmasks(self) -> bool: ...
+
+    def requests(self) -> dict[str, bytes]: ...
+
+    def take(self, *answer: Any) -> str: ...
+
+    def proceed(self) -> dict[str, bytes]: ...
 
 
 class MaskedServer:
@@ -69,12 +86,21 @@ class MaskedServer:
         plan: A plan with masked sums and the keys of the silos.
         coordinator: The coordinator, at the round of the checkpoint.
         single: Types of arrays by name, for arrays that silos train in single or half precision.
+        by_region: True if regional aggregators sum the groups: requests are then calls to regions, and `take` takes a
+            reply with its sender.
     """
 
     def __init__(
-        self, folder: Path, plan: VerifiedPlan, coordinator: Coordinator, single: Mapping[str, np.dtype]
+        self,
+        folder: Path,
+        plan: VerifiedPlan,
+        coordinator: Coordinator,
+        single: Mapping[str, np.dtype],
+        *,
+        by_region: bool = False,
     ) -> None:
         self._folder, self._plan, self._coordinator, self._types = folder, plan, coordinator, dict(single)
+        self._by_region = by_region
 
     @classmethod
     def open(
@@ -85,15 +111,17 @@ class MaskedServer:
         *,
         classes: int | None = None,
         learning_rate: float = 1.0,
+        by_region: bool = False,
     ) -> Self:
         """Opens the server on a folder: at the round of the checkpoint, or at round 1; see `Coordinator.open`.
 
-        The model is stored in double precision and sent in the precision of `start`.
+        The model is stored in double precision and sent in the precision of `start`. With `by_region` the groups of
+        regions are summed by regional aggregators.
         """
         check_aggregation(plan, "masked")
         coordinator = Coordinator.open(folder, plan, start, classes=classes, learning_rate=learning_rate)
         types = {name: np.asarray(array).dtype for name, array in start.items()}
-        return cls(Path(folder), plan, coordinator, types)
+        return cls(Path(folder), plan, coordinator, types, by_region=by_region)
 
     @property
     def round_number(self) -> int:
@@ -128,43 +156,54 @@ class MaskedServer:
             EngineError: No group gave a sum in any attempt. The round is not over and can be repeated later.
         """
         attempt = self._last_attempt()
-        if attempt is not None and attempt.unmasking:
+        unmasked = attempt is not None and attempt.unmasking
+        if unmasked and not self._by_region:
             _logger.warning("round %d: its sums were unmasked and lost, the next round is begun", self.round_number)
             return self._coordinator.finish_round()
         reasons = ""
-        for _ in range(TRIES):
+        for tries_left in reversed(range(TRIES)):
             number = self.round_number
-            number_of_attempt = 1 if attempt is None else attempt.attempt + 1
-            attempt = _Attempt(plan_digest=self._plan.digest, round_number=number, attempt=number_of_attempt)
+            attempt = _Attempt(
+                plan_digest=self._plan.digest,
+                round_number=number,
+                attempt=1 if attempt is None else attempt.attempt + 1,
+                unmasking=unmasked,
+            )
             self._note(attempt)
-            masked = MaskedRound(self._plan, number, self.model, number_of_attempt, config_digest)
+            masked = self._new_round(number, attempt.attempt, config_digest, ends_early=tries_left > 0 and not unmasked)
             attempt = self._drive(masked, carry, attempt)
-            for name, answer in masked.answers.items():
-                self._coordinator.receive(answer.to_bytes(), name)
+            if not self._by_region:  # the answers of regions were received as they came
+                for name, answer in masked.answers.items():
+                    self._coordinator.receive(answer.to_bytes(), name)
             if any(isinstance(answer, RegionalSum) for answer in masked.answers.values()) or attempt.unmasking:
                 return self._coordinator.finish_round()
             withheld = {name: answer for name, answer in masked.answers.items() if isinstance(answer, Withheld)}
-            reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in withheld.items())
-            _logger.warning("round %d, attempt %d: no group gave a sum. %s", number, number_of_attempt, reasons)
+            reasons = "; ".join(f"{name}: {answer.reason}" for name, answer in withheld.items()) or "None answered"
+            _logger.warning("round %d, attempt %d: no group gave a sum. %s", number, attempt.attempt, reasons)
         raise EngineError("server.groups-without-sum", round=self.round_number, reasons=reasons)
 
-    def _drive(self, masked: MaskedRound, carry: Carry, attempt: _Attempt) -> _Attempt:
+    def _new_round(self, number: int, attempt: int, config_digest: str, *, ends_early: bool) -> _Round:
+        """Returns a new attempt of a round."""
+        if self._by_region:
+            return RegionalRound(self._plan, number, attempt, self._coordinator.receive, ends_early=ends_early)
+        return MaskedRound(self._plan, number, self.model, attempt, config_digest)
+
+    def _drive(self, masked: _Round, carry: Carry, attempt: _Attempt) -> _Attempt:
         """Drives an attempt through all stages; returns the attempt with the final `unmasking`.
 
         `unmasking` is on disk before the first silo is asked for shares: after a crash the round is then not repeated.
         """
 
-        def take(answer: bytes) -> str | None:
+        def take(*answer: Any) -> str | None:
             try:
-                return masked.take(answer)
+                return masked.take(*answer)
             except ExchangeError as error:
                 _logger.warning("round %d: an answer is of no use: %s", attempt.round_number, error)
                 return None
 
         requests = masked.requests()
         while requests:
-            kinds = {type(request_from_bytes(request)) for request in set(requests.values())}
-            if Attested in kinds and not attempt.unmasking:
+            if masked.unmasks and not attempt.unmasking:
                 attempt = msgspec.structs.replace(attempt, unmasking=True)
                 self._note(attempt)
             carry(requests, take)

@@ -196,5 +196,58 @@ def _ask(when: int, instead: int) -> None:
     server.PlanAssessor.start_task = lying
 
 
+def fall() -> None:
+    """In round r of masked rounds the job process of the site is killed as it begins the r-th stage, once a round."""
+    import signal
+
+    from fulcrum.aggregation.masked_group import STAGES
+    from fulcrum.core.masking.declines import stage_of
+    from fulcrum.core.masking.masking_messages import request_from_bytes
+
+    def strike(name, round_number, stage):
+        mark = Path(f"{os.environ['FULCRUM_TEST_RECORD']}.fell-{name}-{round_number}")
+        if STAGES[(round_number - 1) % len(STAGES)] == stage and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def striking(kind, method, place):
+        work = getattr(kind, method)
+
+        def struck(self, *arguments, **named):
+            strike(*place(self, *arguments))
+            return work(self, *arguments, **named)
+
+        setattr(kind, method, struck)
+
+    from fulcrum.aggregation.masked_region import MaskedRegion
+    from fulcrum.aggregation.stage_messages import stage_call_from_bytes
+    from fulcrum.core.silo.masked_station import MaskedStation
+    from fulcrum.server.regional_round import RegionalRound
+
+    def of_call(self, data, *_):
+        made = stage_call_from_bytes(data)
+        return self._group.name, made.round_number, made.stage
+
+    def of_request(self, data, *_):
+        made = request_from_bytes(data)
+        return self._site.settings.name, made.session.round_number, stage_of(made)
+
+    striking(RegionalRound, "take", lambda self, *_: ("server", self._number, self.stage))
+    striking(MaskedRegion, "begin", of_call)
+    striking(MaskedStation, "masked_update", of_request)
+    striking(MaskedStation, "answer", of_request)
+
+
+def mute() -> None:
+    """The silo refuses every masked stage from the input on."""
+    from fulcrum.core.silo.masked_station import MaskedStation
+    from fulcrum.errors import ExchangeError
+
+    def refuse(self, *_arguments, **_named):
+        raise ExchangeError("mask.request-not-for-input")
+
+    MaskedStation.masked_update = refuse
+
+
 for conduct in filter(None, os.environ.get("FULCRUM_TEST_CONDUCT", "").split(",")):
     globals()[conduct]()

@@ -68,7 +68,7 @@ def engine_run_probes(
     """Returns, by region, the verdict on the sums of an engine's server: the plan's noise and clipped canaries.
 
     Args:
-        plan: The plan, run to its last round; with masked sums on Flower, with trusted aggregators on NVIDIA FLARE.
+        plan: The plan, run to its last round; on Flower with masked sums.
         errors: Allowed error of every test.
         engine: A key of `ENGINES`.
         seed: Seed of the canaries, and of the noise in research.

@@ -47,7 +47,9 @@ class FlareEngine:
         say: Callable[[str], None] = lambda _: None,
     ) -> LocalRun:
         """Runs the plan with every site on this machine."""
-        return run_here(deployment, kits, on_round=on_round, stall=60 + 3 * deployment.patience, say=say)
+        stages = 10 if deployment.plan.is_masked else 1  # five stages, and a second attempt of the round
+        stall = 60 + 3 * deployment.patience * stages
+        return run_here(deployment, kits, on_round=on_round, stall=stall, say=say)
 
 
 FLARE: Engine = FlareEngine()

@@ -131,7 +131,10 @@ class RegionUpdater(Updater):  # type: ignore[misc]
 
 
 class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]
-    """Waits for the members that the plan names, regardless of NVIDIA FLARE's count at the start of the job."""
+    """Waits for the members that the plan names, regardless of NVIDIA FLARE's count at the start of the job.
+
+    The updater has a property `ready`, true once the task needs no further message of a silo.
+    """
 
     def __init__(self) -> None:
         super().__init__(learner_id="", updater_id="", update_timeout=_UPDATE_TIMEOUT)

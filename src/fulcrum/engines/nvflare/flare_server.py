@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 from nvflare.apis.controller_spec import ClientTask, Task
 from nvflare.apis.fl_constant import ReturnCode
@@ -11,8 +12,9 @@ from nvflare.apis.signal import Signal
 from nvflare.edge.assessor import Assessment, Assessor
 from nvflare.edge.controllers.sage import ScatterAndGatherForEdge, TaskDoneReason
 
-from fulcrum.core.messages.model_message import pack_model
+from fulcrum.core.messages.model_message import Model, pack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.silo.site import Site
 from fulcrum.core.training.training_module import load_training_module
 from fulcrum.engines.nvflare.site_jobs.job_endings import note_ending, note_run
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, ROUND, TASK, site_of
@@ -52,11 +54,15 @@ class PlanAssessor(Assessor):  # type: ignore[misc]
             training_module.check_unit(site.plan.unit)
             rate = training_module.server_rate(site.plan.unit, site.settings.options)
             classes = training_module.classes(start)
-            coordinator = Coordinator.open(site.state, site.plan, start, classes=classes, learning_rate=rate)
+            coordinator = self._open_coordinator(site, start, classes=classes, learning_rate=rate)
             self.rounds_left = site.plan.rounds - coordinator.round_number + 1
             self._coordinator, self._evaluation = coordinator, Evaluation(site, training_module)
             self._report(coordinator, self._evaluation, fl_ctx)
         return self._coordinator
+
+    def _open_coordinator(self, site: Site, start: Model, **settings: Any) -> Coordinator:
+        """Opens the coordinator on the folder of the checkpoint."""
+        return Coordinator.open(site.state, site.plan, start, **settings)
 
     def start_task(self, fl_ctx: FLContext) -> Shareable:
         """Returns the global model of the next round."""

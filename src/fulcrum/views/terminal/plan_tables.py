@@ -209,11 +209,15 @@ def _refusals(plan: Plan) -> list[tuple[bool, str]]:
     """Returns warnings of engines that refuse to deploy the plan, while the federation can still be changed."""
     if not plan.is_deployment:
         return []
-    masked = plan.is_masked
-    engine, reasons = ("flower", refusals_on_flower(plan)) if masked else ("nvflare", refusals(plan))
-    warnings = [(True, f"`fulcrum deploy {engine}` will refuse this plan: {reason}.") for reason in reasons]
-    if masked and not warnings:
-        return [(False, "Masked sums run on Flower: `fulcrum deploy flower`.")]
+    reasons = {"nvflare": refusals(plan)} | ({"flower": refusals_on_flower(plan)} if plan.is_masked else {})
+    warnings = [
+        (True, f"`fulcrum deploy {engine}` will refuse this plan: {reason}.")
+        for engine, of_engine in reasons.items()
+        for reason in of_engine
+    ]
+    runs = [f"`fulcrum deploy {engine}`" for engine, of_engine in reasons.items() if not of_engine]
+    if plan.is_masked and runs:
+        return [*warnings, (False, f"Masked sums run with {' or '.join(runs)}.")]
     return warnings
 
 

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Role
 from fulcrum.engines.installation import write_installation
@@ -35,7 +36,14 @@ _ADMITTED: dict[Role, list[str]] = {
     "region": ["flare_region.RegionGatherer"],
     "server": ["flare_server.PlanAssessor", "flare_server.FederationController"],
 }
-"""The components that a job may run, by role."""
+"""The components that a job may run, by role, where regional aggregators open releases."""
+
+_ADMITTED_MASKED: dict[Role, list[str]] = {
+    "silo": ["flare_masked_silo.MaskedSiloExecutor"],
+    "region": ["flare_masked_region.MaskedRegionGatherer"],
+    "server": ["flare_masked_server.MaskedAssessor", "flare_masked_server.MaskedFederationController"],
+}
+"""The components that a job may run, by role, where sums are masked."""
 
 _EXECUTORS: tuple[Role, ...] = ("region", "silo")
 
@@ -58,7 +66,9 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         raise DataError("flare.folder-blank", folder=target.absolute())
     with made_whole(target, replaces=deployment.replaces) as work:
         kits = _provision(deployment, work)
-        homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role != "server"}
+        # A region of masked sums opens nothing and signs nothing: the region has no key.
+        keyless = {"server", "region"} if deployment.plan.is_masked else {"server"}
+        homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role not in keyless}
         keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
         plan = signed_plan(deployment, work, keys, issuer_key)
         wheel = None
@@ -78,6 +88,12 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
             issuer_made=(work / "issuer.key").exists(),
         )
     return {"sites": len(kits), "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
+
+
+def _component_names(deployment: Deployment, role: Role) -> list[str]:
+    """Returns the whole names of the components that a job may run at a site of a role."""
+    admitted = _ADMITTED_MASKED if deployment.plan.is_masked else _ADMITTED
+    return [f"{_COMPONENTS}.{name}" for name in admitted[role]]
 
 
 def check_deployable(deployment: Deployment) -> None:
@@ -105,7 +121,7 @@ def _write_site(
     write_site(deployment, plan, home, name, role, source=kit.parent, train=train)
     if role in _EXECUTORS:
         _write_json(home / Path(APP).name, _app(deployment, role))
-    _close(kit, role, deployment.answer_time)
+    _close(kit, role, _component_names(deployment, role), deployment.answer_time)
     (kit / "readme.txt").unlink(missing_ok=True)
     write_text(
         kit / "README.md",
@@ -119,6 +135,8 @@ def _write_site(
         digest=plan.digest,
         train="" if train == BUILT_IN else train,
         keys_made=keys_made,
+        masked=plan.is_masked,
+        one_group=is_one_group(plan),
     )
 
 
@@ -179,7 +197,7 @@ def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
     return kits
 
 
-def _close(kit: Path, role: Role, answer_time: float) -> None:
+def _close(kit: Path, role: Role, admitted: list[str], answer_time: float) -> None:
     """Writes the permissions of a site: Fulcrum's components, no code of a job, no shell, no logs sent away."""
     local = kit / "local"
     for name in ("resources.json", "authorization.json", "privacy.json"):
@@ -192,7 +210,6 @@ def _close(kit: Path, role: Role, answer_time: float) -> None:
         local / "authorization.json", {"format_version": "1.0", "permissions": {"project_admin": everyone | here}}
     )
     # Whole names: a prefix would admit every function that a module of Fulcrum imports, with arguments of the job.
-    admitted = [f"{_COMPONENTS}.{name}" for name in _ADMITTED[role]]
     allowed = {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": admitted}
     patient = {"client": {"retry_timeout": 30, "communication_timeout": answer_time}}
     resources = _SERVER_RESOURCES if role == "server" else _CLIENT_RESOURCES | patient
@@ -269,6 +286,7 @@ def write_job(deployment: Deployment, folder: Path) -> None:
             "mandatory_clients": by_role["region"] if spare else by_role["region"] + by_role["silo"],
         },
     )
+    assessor, controller = _component_names(deployment, "server")
     _write_json(
         folder / "app_server" / "config" / "config_fed_server.json",
         {
@@ -276,8 +294,8 @@ def write_job(deployment: Deployment, folder: Path) -> None:
             "server": {"task_request_interval": 0.2},
             "task_data_filters": [],
             "task_result_filters": [],
-            "components": [_component("assessor", f"{_COMPONENTS}.{_ADMITTED['server'][0]}")],
-            "workflows": [_component("federation", f"{_COMPONENTS}.{_ADMITTED['server'][1]}")],
+            "components": [_component("assessor", assessor)],
+            "workflows": [_component("federation", controller)],
         },
     )
     for role in _EXECUTORS:
@@ -294,7 +312,7 @@ def _app(deployment: Deployment, role: Role) -> dict[str, Any]:
         "task_check_timeout": wait,
         "task_check_interval": 1.0,
         "max_runner_sync_timeout": 10 * wait,
-        "executors": [{"tasks": [TASK], "executor": {"path": f"{_COMPONENTS}.{_ADMITTED[role][0]}", "args": {}}}],
+        "executors": [{"tasks": [TASK], "executor": {"path": _component_names(deployment, role)[0], "args": {}}}],
         "task_data_filters": [],
         "task_result_filters": [],
         "components": [],

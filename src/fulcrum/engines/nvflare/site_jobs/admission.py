@@ -30,7 +30,7 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.core.messages.membership import members_of, region_of
+from fulcrum.core.messages.membership import region_of, regions_of
 from fulcrum.core.silo.site import Role, Site
 from fulcrum.engines.nvflare.site_jobs.job_messages import APP, FOLDER, site_of
 
@@ -129,7 +129,9 @@ def restrict_peers(cell: Any, site: Site) -> None:
     therefore rests on the origin: releases and declines are signed.
     """
     name, technical = site.settings.name, site.settings.engine_names
-    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else set(members_of(site.plan, name))
+    # By the regions of the federation: where all silos are one masked group, a region still relays for its silos.
+    silos = {silo for silo, region in regions_of(site.plan.federation).items() if region == name}
+    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else silos
     own, near = technical.get(name, name), {technical.get(peer, peer) for peer in peers}
 
     def refusal(message: Any) -> Any:

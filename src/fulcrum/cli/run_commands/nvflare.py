@@ -74,7 +74,8 @@ def deploy_nvflare(
         )
     )
     if summary["keys_made"]:
-        notes.insert(0, (True, "Every private key was made here: any holder of this folder can read every release."))
+        power = "act for every silo" if deployment.plan.is_masked else "read every release"
+        notes.insert(0, (True, f"Every private key was made here: any holder of this folder can {power}."))
     show_kits(deployment, output, summary, rows, notes, style)
     return 0
 

@@ -24,7 +24,7 @@ from fulcrum.engines.nvflare.flare_server import FederationController, PlanAsses
 from fulcrum.engines.nvflare.site_jobs.job_endings import note_ending
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, TASK
 from fulcrum.engines.nvflare.site_jobs.stage_tasks import CALL, REPLIES, put_requests
-from fulcrum.errors import EngineError, FulcrumError
+from fulcrum.errors import FulcrumError
 from fulcrum.server.coordinator import Coordinator
 from fulcrum.server.masked_server import MaskedServer, Take
 
@@ -131,7 +131,7 @@ class MaskedFederationController(FederationController):
         except _AbortedError:
             self.log_info(fl_ctx, f"round {server.round_number} was interrupted", fire_event=False)
         except Exception as error:
-            if isinstance(error, EngineError):
+            if isinstance(error, FulcrumError):
                 note_ending(fl_ctx, error, final=False)
             self.log_exception(fl_ctx, "a masked round failed")
             self.system_panic(secure_format_exception(error), fl_ctx)

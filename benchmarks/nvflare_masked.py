@@ -14,6 +14,7 @@ import tempfile
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import fulcrum
 from fulcrum.aggregation.masked_group import STAGES
@@ -27,10 +28,11 @@ ROUNDS = 6
 SIZES = (34, 1_000_000)
 SITE = Path(__file__).parent / "nvflare_site"
 MEMBERS = {"north": [200, 220, 180, 240], "south": [210, 300, 190, 230]}
+_WAYS: tuple[Literal["trusted", "masked"], ...] = ("trusted", "masked")
 _ROUND = re.compile(r"^([\d-]+ [\d:]+),(\d+) .*fulcrum round: ", re.MULTILINE)
 
 
-def seconds_a_round(folder: Path, parameters: int, aggregation: str) -> float:
+def seconds_a_round(folder: Path, parameters: int, aggregation: Literal["trusted", "masked"]) -> float:
     """Runs the federation once and returns the median time between the ends of two rounds."""
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes(MEMBERS),
@@ -56,8 +58,8 @@ def main() -> int:
     os.environ["PYTHONPATH"] = os.pathsep.join([str(SITE), *filter(None, [os.environ.get("PYTHONPATH")])])
     longest = 0.0
     for parameters in SIZES:
-        seconds = {}
-        for aggregation in ("trusted", "masked"):
+        seconds: dict[Literal["trusted", "masked"], float] = {}
+        for aggregation in _WAYS:
             with tempfile.TemporaryDirectory() as folder:
                 seconds[aggregation] = seconds_a_round(Path(folder), parameters, aggregation)
         stage = seconds["masked"] / seconds["trusted"] / len(STAGES)

@@ -66,12 +66,12 @@ def test_a_file_that_fails_while_it_is_read_is_refused(tmp_path, name):
         (
             "a.parquet",
             "pyarrow",
-            "reading Parquet needs pyarrow. Run: pip install '.[parquet]' in the checkout, or add [parquet] to the wheel's name",
+            "reading Parquet needs pyarrow. Run: pip install '.[parquet]' in the checkout, or pip install 'WHEEL[parquet]' with the wheel's file",
         ),
         (
             "a.yml",
             "yaml",
-            "reading project.yml needs pyyaml. Run: pip install '.[nvflare]' in the checkout, or add [nvflare] to the wheel's name",
+            "reading project.yml needs pyyaml. Run: pip install '.[nvflare]' in the checkout, or pip install 'WHEEL[nvflare]' with the wheel's file",
         ),
     ],
 )

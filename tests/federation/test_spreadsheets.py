@@ -298,7 +298,7 @@ REFUSED = {
     "excel-de-titel.csv": " line 1 names no columns; the header is line 3. Remove the lines above line 3",
     "excel-de-telefon.csv": (
         " line 3: region 'West' is in two nodes of the tier 'Telefon', '0221 4780' and '0228 2870'. Columns after "
-        "'region' are outer tiers. Name one Telefon for each region, or ignore the column 'Telefon': --column ignore=Telefon"
+        "'region' are outer tiers. Name the same Telefon in every row of a region, or ignore the column 'Telefon': --column ignore=Telefon"
     ),
     "excel-es-observaciones.csv": (
         " line 2: Observaciones is missing. Name the Observaciones of silo 'Niño Jesús', or if the column is no tier: "

@@ -102,11 +102,14 @@ def test_a_silo_in_two_regions_is_refused_as_overlap():
         (
             {"tiers": {"region": ["north", "south", "south"], "country": ["france", "france", "italy"]}},
             "row 3: region 'south' is in two nodes of the tier 'country', 'france' and 'italy'. Columns after "
-            "'region' are outer tiers. Name one country for each region, or ignore the column 'country': --column ignore=country",
+            "'region' are outer tiers. Name the same country in every row of a region, or ignore the column 'country': --column ignore=country",
         ),
         (
             {"tiers": {}},
-            ("federation has no tier. Give each silo a region; in a flat federation each silo has a region of its own"),
+            (
+                "the federation 'federation' has no tier above the silos. Name a region for each silo; "
+                "without real regions, give each silo a region of its own"
+            ),
         ),
         (
             {"tiers": {"federation": ["a", "a", "b"]}},

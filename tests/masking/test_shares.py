@@ -104,7 +104,7 @@ def test_a_sharing_that_could_not_be_undone_is_refused(threshold, points):
 
 def test_what_are_no_shares_of_one_secret_gives_none():
     assert refusal(shares_of, bytes(31), threshold=1, points=(1,), kind=ParameterError).startswith(
-        "a secret has 32 bytes, got 31"
+        "a secret to be divided into shares must have 32 bytes, got 31"
     )
     with pytest.raises(ExchangeError, check=coded("mask.shares-malformed")):
         secret_from({})

@@ -129,5 +129,5 @@ def test_a_key_of_another_length_is_refused(key, counter):
 def test_without_the_package_the_error_says_what_to_install():
     code = "import sys; sys.modules['cryptography'] = None; from fulcrum.core.noise.keystream import random_bytes; random_bytes(1)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    told = "secure noise needs the package cryptography. Run: pip install '.[secure]' in the checkout, or add [secure] to the wheel's name"
+    told = "secure noise needs the package cryptography. Run: pip install '.[secure]' in the checkout, or pip install 'WHEEL[secure]' with the wheel's file"
     assert ran.stderr.splitlines()[-1] == f"fulcrum.errors.MissingExtraError: {told}"

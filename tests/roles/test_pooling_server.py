@@ -267,7 +267,7 @@ def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_pa
     before = {"state": encoded(format="fulcrum.checkpoint/1", pooling=None), "model": arrays["model"]}
     np.savez(tmp_path / NAME, **before)
     told = refusal(Coordinator.open, tmp_path, plan, HEAD)
-    assert "has checkpoint format fulcrum.checkpoint/1. That format lacks the regional totals" in told
+    assert "has checkpoint format fulcrum.checkpoint/1, of an earlier Fulcrum. That format lacks the total" in told
 
 
 def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path):

@@ -368,7 +368,7 @@ def test_a_run_whose_past_rounds_lack_a_region_does_not_resume_under_a_plan_that
             assert Coordinator.open(folder, plan, START).round_number == 2
         else:
             told = refusal(Coordinator.open, folder, plan, START)
-            assert "round 1 has no sum of region 'south', and the plan's epsilon for the global sum counts" in told
+            assert "round 1 has no sum of region 'south', and the plan's epsilon for the global sum holds only" in told
             assert told.endswith("Continue with a new plan in another folder: fulcrum replan")
 
 

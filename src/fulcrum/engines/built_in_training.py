@@ -58,8 +58,9 @@ def persons(assignment: Assignment) -> Iterator[tuple[FloatArray, IntArray]]:
     """Yields features and labels of every person of the silo, or of every record if the plan protects records.
 
     Raises:
-        FulcrumError: No column names persons, components or a scale were fitted on the data, or the options ask for
-            local steps: one gradient of each person is taken in a round.
+        FulcrumError: The plan protects persons and no column has the persons' names; or the components (PCA) or the
+            scale of the features were computed from the training records, a release that no epsilon counts; or the
+            options ask for local steps, although a round uses one gradient of each person.
     """
     task, unit = _task(assignment.options), assignment.plan.unit
     check_options(assignment.options, unit)

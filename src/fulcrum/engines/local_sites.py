@@ -77,7 +77,7 @@ class LocalSites(ClosedAtTheEnd):
                 raise EngineError("engine.site-ended", site=name, exit_code=process.returncode, log=log)
 
     def kill(self, name: str) -> None:
-        """Kills a site: the site's own process, and the processes that the engine started for the site."""
+        """Kills a site: the site's own process, and all processes that Flower or NVIDIA FLARE started for the site."""
         process = self._processes.pop(name, None)
         end_all(lambda: self.processes_of(name))
         if process is not None:

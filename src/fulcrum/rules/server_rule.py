@@ -185,5 +185,8 @@ class ServerRule(Protocol):
 
     @property
     def key(self) -> bytes:
-        """Bytes, equal for rules with equal results, which are then trained once; by default always different."""
+        """Bytes that are equal for server rules with equal results: training runs once for equal bytes.
+
+        By default every instance has bytes of its own.
+        """
         return id(self).to_bytes(8)

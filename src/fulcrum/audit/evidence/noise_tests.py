@@ -170,10 +170,11 @@ class BareBits:
     """The modulus at which sums of a lattice are least uniform.
 
     Attributes:
-        modulus: In steps of the lattice.
+        modulus: A power of two, in steps of the lattice.
         concentration: The length of the mean of exp(2 pi i sum / modulus): 0 for uniform residues, 1 for a single
             residue.
-        p_value: Against bits that the noise does not reach, corrected for the number of moduli.
+        p_value: The probability of such a concentration if the noise makes all residues equally likely, corrected for
+            the number of moduli. A small value is evidence of low bits without noise.
     """
 
     modulus: int

@@ -284,7 +284,7 @@ class _Checks:
         return self._differs(_distance(together, gradients.sum(axis=0))) and self._is_rescaled(together, gradients)
 
     def _is_rescaled(self, together: FloatArray, rows: FloatArray) -> bool:
-        """Returns True if a sum consists of some rows, each times a factor."""
+        """Returns True if the vector `together` is a sum of all `rows`, each row times a factor of its own."""
         if len(rows) >= together.size:  # so many rows would make up any sum
             return False
         factors = np.linalg.lstsq(rows.T, together, rcond=None)[0]

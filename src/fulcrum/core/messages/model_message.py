@@ -70,7 +70,7 @@ def input_digest_of(model: Model, *config_digests: str) -> str:
 
 
 def _parts(data: Any) -> tuple[Layout, FloatArray]:
-    """Returns a model's layout, and the model's values as a view of `data`."""
+    """Returns a model's layout, and all values of the model in one row, which shares the memory of `data`."""
     layout, payload = unframe(data, Layout, "a model")
     layout.check("the model")
     return layout, layout.values(payload, None, "a model")

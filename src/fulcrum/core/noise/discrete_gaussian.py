@@ -314,7 +314,10 @@ def _combine_draws(draws: _Draws, entries: _Draws, coefficients: _Samples, out: 
 
 
 def _loop(draws: _Draws, entries: _Draws, coefficients: _Samples, out: _Samples, tied: _Samples) -> int:
-    """Computes the result of `_combine_draws` draw by draw, for compilation; masks replace branches on drawn values."""
+    """Computes the results of `_combine_draws` draw by draw, for compilation by numba; returns the number of ties.
+
+    Bit operations replace branches on drawn values, so that no branch depends on the noise.
+    """
     ties = 0
     out[:] = 0
     for i in range(draws.shape[0]):

@@ -199,7 +199,7 @@ class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
 
 def values_by_silo(value: Required, silos: int) -> list[float]:
-    """Returns a value of the settings as a list by silo: a single number holds for all silos."""
+    """Returns a setting as a list with one number for each silo: a list as it is, a single number for all silos."""
     return value if isinstance(value, list) else [value] * silos
 
 

@@ -132,9 +132,10 @@ def _sums(peers: int, coupling: float) -> _Array:
 
 
 def _information_of_normal(peers: float, coupling: float) -> float:
-    """Returns `_information_of` for an angle of p that is normal about the peers' mean angle.
+    """Returns the result of `_information_of` for a large coupling, by a normal distribution.
 
-    The variance of the angle is (1 + 1/n) / (4 coupling) for n peers.
+    The angle of a member's concentration p is arcsin(sqrt(p)). For a large coupling the member's angle is normal about
+    the mean angle of the n peers, with variance (1 + 1/n) / (4 coupling).
     """
     held = min(coupling, _SHARPEST)
     width = 0.5 * math.sqrt((1 + 1 / peers) / held)

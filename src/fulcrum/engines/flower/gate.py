@@ -199,7 +199,7 @@ class Gate:
             await _end(send, _BUSY)
 
     def _sender(self, headers: _Headers) -> tuple[bytes | None, int]:
-        """Returns the registered key behind a request's signature; or None, with the status of the refusal."""
+        """Returns the registered key that signed a request, and 0; or None, and the HTTP status of the refusal."""
         key = claimed_key(headers)
         registered = self._nodes.has(key)
         if registered is None:

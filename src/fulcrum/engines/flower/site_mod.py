@@ -58,19 +58,19 @@ tell = functools.partial(tell_log, logging.getLogger(__name__), logging.WARNING)
 
 
 class SiteMod:
-    """The mod of the built-in app: refuses everything but the stages of a masked round.
+    """The mod of the built-in app: refuses every message except the stages of a masked round.
 
-    Guarantees, for every input of the server:
+    Guarantees, for every message of the server:
 
     - a reply holds an answer of `MaskedStation` alone, or an error without further content;
-    - the records that training receives, and the settings of the run, are equal for every silo of the sum; a round
-      asked for again with different records or settings is refused. Identifiers and times of a message differ between
-      silos;
-    - training runs when an update is due: a released round is not trained again;
-    - in deployment the failures and results of training are hidden, as `ReleasingSilo` hides them.
+    - training receives equal messages in all silos of a sum: the same model and configuration (Flower's message
+      records), and the same settings of the run. Only identifiers and times of the messages differ. A second request
+      for a round is refused if the model, the configuration or a setting has changed;
+    - training runs only for the request of an update, and never again for a released round;
+    - in deployment no reply shows if training failed, or a result of training without noise (`ReleasingSilo`).
 
-    An interrupt is passed on: the operator wants the site to end. No answer leaves then, nothing is charged, and the
-    round may be asked for again.
+    An interrupt by the operator ends the site: no answer leaves, the ledger charges nothing, and the server may ask for
+    the round again.
     """
 
     def __call__(self, message: Message, context: Context, call_next: Next) -> Message:

@@ -192,7 +192,16 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         number: int,
         wait: float,
     ) -> None:
-        """Sends the requests of a stage to their nodes, and hands in the answers that return within the time."""
+        """Sends the requests of one stage of a masked round to the nodes, and passes every answer in time to `take`.
+
+        Args:
+            grid: Flower's connection to the nodes.
+            requests: The request for every silo, by name.
+            take: Takes an answer, and returns the name of the silo that answered, or None.
+            records: Flower's records for training, the model and the settings: sent only in the stage with an update.
+            number: The number of the round.
+            wait: Seconds for answers; later answers are not read.
+        """
         messages = []
         for node, node_requests in self._requests_by_node(grid, requests).items():
             content = request_content(node_requests)

@@ -131,10 +131,10 @@ class ComparedPlans:
     """The plans of a comparison, by row.
 
     Attributes:
-        rows: By name of the row, the arguments of `plan` that differ from a plain plan with the same target.
-        plans: By name of the row, the plan.
-        left_out: By name of a row that cannot keep the target, the reason.
-        baseline: The name of the row that gains in accuracy are relative to.
+        rows: Maps the name of a row to the arguments of `plan` that differ from a plan with the target alone.
+        plans: Maps the name of a row to the plan of the row.
+        left_out: Maps the name of a row without a plan to the reason for which no plan keeps the target.
+        baseline: The name of the row from which gains in accuracy are counted.
     """
 
     rows: Mapping[str, Mapping[str, Any]]

@@ -193,11 +193,13 @@ def _one_group_lever(plan: PlanFigures) -> Iterator[Lever]:
 
 
 def _person_lever(plan: PlanFigures, *, is_cut: bool) -> Iterator[Lever]:
-    """Yields the unit person with the plan's targets, if the declared sizes can be numbers of persons.
+    """Yields the lever "person", if the declared sizes can be numbers of persons; otherwise nothing.
+
+    The lever changes the unit of privacy from a silo to a person, and keeps the plan's targets.
 
     Args:
         plan: The plan, with continuous noise.
-        is_cut: True if deployed silos would cut the gradients of persons to a lattice, at a larger sensitivity.
+        is_cut: True if deployed silos would round the gradients of persons to a lattice, at a larger sensitivity.
     """
     federation, target = plan.federation, plan.target
     usable = federation.sizes_known and bool(federation.sizes.min() >= 1) and plan.silos_draw_noise

@@ -92,10 +92,16 @@ def read_numbers(
     rate: float = 1.0,
     federation: Topology | None = None,
 ) -> PromiseReading:
-    """Returns the promise of plain numbers: each silo clips its update to `clip` and adds noise of `multiplier` clips.
+    """Returns the promise of numbers without a plan file, where each silo clips an update and adds noise.
 
-    A rate below 1 gives no smaller epsilon: the server knows the silos of a round, and sampling helps against observers
-    without this knowledge alone.
+    Args:
+        clip: The clip norm.
+        multiplier: The standard deviation of a silo's noise, divided by `clip`.
+        rounds: The number of rounds.
+        delta: The delta at which epsilon is stated.
+        rate: The share of silos that a round samples. A rate below 1 gives no smaller epsilon: sampling protects only
+            against an observer that does not know the silos of a round, and the server knows the silos.
+        federation: Silos and regions, for the epsilon against observers of sums; None for the server's epsilon alone.
     """
     for name, value in (("clip", clip), ("multiplier", multiplier)):
         if not (value > 0 and math.isfinite(value)):

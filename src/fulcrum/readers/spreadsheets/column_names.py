@@ -203,7 +203,13 @@ def check_letters(names: Sequence[str], locate: Callable[[int], str]) -> None:
 
 
 def _declared_meanings(headings: Sequence[str], where: str, columns: Columns) -> dict[int, str]:
-    """Returns the meanings that the user declared, by index of the column."""
+    """Returns the meanings of columns, such as "silo" or "region", that the user declared, by index of the column.
+
+    Args:
+        headings: The names in the header of the table.
+        where: The place of the header, for messages.
+        columns: The user's declarations: by meaning the name of the column.
+    """
     declared: dict[int, str] = {}
     for meaning, named in columns.items():
         for name in [named] if isinstance(named, str) else named:

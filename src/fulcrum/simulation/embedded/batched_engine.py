@@ -449,7 +449,7 @@ def accuracy_of(head: SoftmaxHead, models: FloatArray, inputs: FloatArray, label
 
 
 def variant_scores(head: SoftmaxHead, models: FloatArray, inputs: FloatArray) -> list[FloatArray]:
-    """Returns the scores (records, classes) of every variant's model."""
+    """Returns the scores of every variant's model before the softmax, an array (records, classes) for each variant."""
     return list(np.moveaxis(head.scores(models, inputs), 2, 0))
 
 

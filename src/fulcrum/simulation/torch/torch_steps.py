@@ -110,7 +110,15 @@ class SiloSteps:
     def step(
         self, parameters: Tensors, inputs: Any, targets: Any, chosen: Any, move: Callable[[Sequence[Any]], None]
     ) -> None:
-        """Moves the parameters of every silo by a step on the records chosen for the silo, (silos, batch)."""
+        """Moves the parameters of every silo, in place, by one step of training on the silo's batch.
+
+        Args:
+            parameters: By name the parameters of all silos; silos are on the first axis.
+            inputs: The inputs of the records of all silos.
+            targets: The targets of the same records.
+            chosen: The indices of the records in every silo's batch, (silos, batch).
+            move: The step of the optimizer, which receives the gradients. A recorded step includes the move.
+        """
         moving = self._moving.get(tuple(chosen.shape))
         if moving is None:
             move(self.gradients(parameters, rows(inputs, chosen), rows(targets, chosen)))

@@ -52,7 +52,7 @@ class Drawing:
 
     @property
     def specs(self) -> dict[str, Spec]:
-        """Returns the specifications by the keys of the page's script."""
+        """Returns the chart's specifications by the keys under which the script of a page looks up charts."""
         return {self.key: self.spec} | ({} if self.narrow is None else {f"{self.key}-narrow": self.narrow})
 
 

@@ -141,7 +141,7 @@ def table(
 
 
 def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
-    """Returns the picture of named figures."""
+    """Returns two columns for the terminal: the name of a fact, and the number or text beside the name."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim")
     drawn.add_column()

@@ -83,6 +83,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.planning.plan import save_plan as save_plan
     from fulcrum.planning.planner import plan as plan
     from fulcrum.planning.regions.region_design import RegionDesign as RegionDesign
+    from fulcrum.planning.regions.region_design import SiloMove as SiloMove
     from fulcrum.planning.regions.region_design import design as design
     from fulcrum.planning.replanning import replan as replan
     from fulcrum.planning.theory.allocation import ALLOCATIONS as ALLOCATIONS
@@ -204,6 +205,7 @@ _MODULES = {
     "ServerState": "rules.server_rule",
     "Settings": "planning.inputs.settings",
     "SignatureError": "errors",
+    "SiloMove": "planning.regions.region_design",
     "Spectrum": "core.plan.plan_file",
     "StorageError": "errors",
     "Target": "planning.inputs.targets",

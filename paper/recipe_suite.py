@@ -1,4 +1,4 @@
-"""The joint recipe against least-noise weights with tuned clip, over 120 cells.
+"""The joint recipe against least-noise weights with tuned clip, over 140 cells.
 
 A cell is a data set, its classes and dimension, a structure of regions, sizes and classes, and an epsilon. Least-noise
 weights need no more noise than the recipe at least influence 0, so they are the strongest plain rival. Their clip norm

@@ -24,7 +24,7 @@ class Recipe:
         server: The server's rule.
         shrink: The models from which a pooling server removes the part that does not stand out of the noise.
         least_influence: The least influence of every region, as a share of its influence by size. 0 is the least noise,
-            1 is influence by size; 0.5 insures small regions against a large region with other labels.
+            1 is influence by size; 0.5 helps small regions where a large region differs from them.
     """
 
     weights: str | float = "sizes"

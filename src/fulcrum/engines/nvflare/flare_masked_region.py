@@ -2,6 +2,7 @@
 
 import threading
 import time
+from abc import abstractmethod
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -86,17 +87,21 @@ class _StageUpdater(Updater):  # type: ignore[misc]
         """Ignores the reply: the server sends a region nothing between stages."""
         del reply, fl_ctx
 
+    @abstractmethod
     def _begin(self, task: Shareable) -> dict[str, bytes]:
-        raise NotImplementedError
+        """Begins the stage of a task, and returns the requests by silo."""
 
+    @abstractmethod
     def _take(self, reply: Any) -> None:
-        raise NotImplementedError
+        """Takes a silo's reply; raises `FulcrumError` for a reply that is refused."""
 
+    @abstractmethod
     def _missing(self) -> frozenset[str]:
-        raise NotImplementedError
+        """Returns the silos without a reply."""
 
+    @abstractmethod
     def _finish(self, fl_ctx: FLContext) -> Shareable:
-        raise NotImplementedError
+        """Returns the region's reply of the stage."""
 
     def _after(self, error: FulcrumError) -> None:
         """Cleans up after an error."""

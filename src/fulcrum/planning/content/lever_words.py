@@ -18,7 +18,7 @@ from fulcrum.planning.content.plan_figures import PlanFigures
 from fulcrum.rounding import display_epsilon
 
 _SAME_SIGNAL = 0.005  # of a ratio: a smaller difference does not show in print
-_FLOWER = "Masked sums run on Flower, and a round with too many missing silos gives no sum."
+_ON_ENGINES = "Masked sums run on NVIDIA FLARE and Flower, and a round with too many missing silos gives no sum."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def _words_on_masked(plan: PlanFigures, lever: Lever) -> _Words:
         f"Masked sums would save {lever.saving:.1%} of the noise that enters the model in each round: nobody would see "
         f"single updates, and epsilon {target:g} over {_rounds_word(plan)} would be the target against "
         f"{inside_in_words(lever.plan)}.",
-        _FLOWER,
+        _ON_ENGINES,
     ], ()
 
 
@@ -143,7 +143,7 @@ def _words_on_one_group(plan: PlanFigures, lever: Lever) -> _Words:
         f"epsilon would be {above:g} against an observer outside the federation who sees the sum of all silos, and "
         f"{inside:g} against {inside_in_words(after)}.",
         moves,
-        _FLOWER,
+        _ON_ENGINES,
     ], ()
 
 

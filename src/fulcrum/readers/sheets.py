@@ -191,8 +191,9 @@ def _doubtful_places(names: Sequence[str | None], declared: Container[str]) -> l
 
 
 def _is_empty(text: SheetText, place: int) -> bool:
-    """Checks that no cell of a column below its heading has a text."""
-    return not any(cell.strip() for _, row in islice(text.rows(), 1, None) for cell in row[place : place + 1])
+    """Checks that no cell of a column below its heading has a text; a sheet without rows has no empty column."""
+    filled = (any(cell.strip() for cell in row[place : place + 1]) for _, row in islice(text.rows(), 1, None))
+    return next(filled, True) is False and not any(filled)
 
 
 def _finest(text: SheetText, places: Sequence[int]) -> int | None:

@@ -260,16 +260,30 @@ def test_a_round_that_the_ledger_holds_is_not_begun_with_a_record_that_has_forgo
     assert world.answer("caen", world.round(2).requests()["caen"]), "a round that neither knows is new"
 
 
-def test_a_silo_whose_ledger_has_forgotten_a_release_attests_no_sum_with_it(tmp_path):
+@pytest.mark.parametrize("stage", ["attestation", "unmasking"])
+def test_a_silo_whose_ledger_has_forgotten_a_release_neither_attests_nor_unmasks_a_sum_with_it(stage, tmp_path):
     world = MaskedWorld(tmp_path)
     path = tmp_path / "caen" / "state" / "caen.ledger"
     old = path.read_bytes()
-    requests = world.run(world.round(), until="attestation")
+    requests = world.run(world.round(), until=stage)
     new = path.read_bytes()
     path.write_bytes(old)
     told = refused(world.answer, "caen", requests["caen"])
     assert "the ledger holds no release of round 1, so silo 'caen' is in no sum of it" in told
     path.write_bytes(new)
+    assert world.answer("caen", requests["caen"])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_silo_without_its_ledger_answers_no_stage_and_makes_no_other_ledger(stage, tmp_path):
+    world = MaskedWorld(tmp_path)
+    path = tmp_path / "caen" / "state" / "caen.ledger"
+    requests = world.run(world.round(), until=stage)
+    path.rename(tmp_path / "lost")
+    with pytest.raises(FulcrumError, check=coded("site.ledger-missing", file=path)):
+        world.answer("caen", requests["caen"])
+    assert not path.exists()
+    (tmp_path / "lost").rename(path)
     assert world.answer("caen", requests["caen"])
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import Group, check_sheltered, group_of
-from fulcrum.core.masking.masking_messages import Begin, Inbox, Request, Survivors, request_from_bytes
+from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, Request, Survivors, request_from_bytes
 from fulcrum.core.masking.member_protocol import MemberProtocol
 from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.member_store import MemberStore
@@ -119,10 +119,8 @@ class MaskedStation(ReleasingSilo):
         with self._masking(settings) as masking:
             return masking.masked_input(request, whole_numbers(release, self._group))
 
-    def _released_rounds(self, request: Request) -> set[int] | None:
-        """Returns the released rounds of a request's plan; None for a request that does not depend on these rounds."""
-        if not isinstance(request, Begin | Survivors):
-            return None
+    def _released_rounds(self, request: Request) -> set[int]:
+        """Returns the released rounds of a request's plan: without its ledger the silo answers no stage."""
         with self._ledger() as ledger:
             plan = request.session.plan_digest
             return {entry.round_number for entry in ledger.entries() if entry.plan_digest == plan}
@@ -139,7 +137,7 @@ class MaskedStation(ReleasingSilo):
             raise ReleaseError("mask.record-behind-ledger", round_number=number)
         if isinstance(request, Begin) and (lost := masking.unmasked_rounds(session) - rounds):
             raise ReleaseError("mask.ledger-behind-record", round_number=min(lost), silo=self._site.settings.name)
-        if isinstance(request, Survivors) and not released:
+        if isinstance(request, Survivors | Attested) and not released:
             raise ReleaseError("mask.round-not-released", round_number=number, silo=self._site.settings.name)
 
     def _masking(self, settings: str = "") -> MemberReplies:

@@ -1,5 +1,6 @@
 """A masked round on NVIDIA FLARE, part by part and without processes: stages, relays, and who is believed."""
 
+import json
 import types
 
 import numpy as np
@@ -22,16 +23,19 @@ from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.stage_messages import reply_of_region
 from fulcrum.core.masking.declines import stage_of
 from fulcrum.core.masking.masking_messages import request_from_bytes
+from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.nvflare.flare_masked_region import MaskedRegionGatherer, RelayUpdater, SummingUpdater
 from fulcrum.engines.nvflare.flare_masked_server import MaskedAssessor
 from fulcrum.engines.nvflare.flare_masked_silo import MaskedSiloExecutor
+from fulcrum.engines.nvflare.flare_region import RegionUpdater
+from fulcrum.engines.nvflare.flare_silo import SiloExecutor
 from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_kits
-from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, TASK
+from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
 from fulcrum.engines.nvflare.site_jobs.stage_tasks import CALL, REPLIES, REPLY, requests_in
-from fulcrum.errors import StorageError
+from fulcrum.errors import FulcrumError, StorageError
 
 MEMBERS = {"north": ["a1", "a2", "a3", "a4"], "south": ["c1", "c2", "c3", "c4"]}
 SILOS = [silo for silos in MEMBERS.values() for silo in silos]
@@ -294,3 +298,28 @@ def test_a_relay_drops_what_no_silo_of_its_region_signed(written):
 
     assert world.assessor.server.run_round(carry)["summed"] == ["federation"]
     assert set(passed) == {4}
+
+
+def test_components_of_the_other_kind_of_sums_refuse_a_kit_and_release_nothing(written, tmp_path):
+    world = written()
+    _, request = begun(world)
+    model = Shareable()
+    model.update({MODEL: pack_model({"weights": np.zeros(6)}), ROUND: 1})
+    plan = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0, parameters=6, purpose="deployment")
+    trusted = tmp_path / "trusted"
+    write_kits(Deployment(plan=plan, train="few_weights", patience=600.0, runs_here=True), trusted)
+    for kits, executor, task in ((world.kits, SiloExecutor(), model), (trusted, MaskedSiloExecutor(), request)):
+        executor._listening.set()
+        reply = executor.execute(TASK, task, context(kits / "a1"), Signal())
+        assert not {RELEASE, DECLINE, REPLY} & set(reply)
+        assert World.ledger(types.SimpleNamespace(kits=kits), "a1") == []
+    for kits, kind, task in (
+        (world.kits, RegionUpdater, model),
+        (trusted, SummingUpdater, request),
+        (trusted, RelayUpdater, request),
+    ):
+        with pytest.raises(FulcrumError, check=coded("plan.aggregation-differs")):
+            kind(read_site(kits / "north/local/fulcrum")).start_task(task, context(kits / "north"))
+    for kits, name in ((world.kits, "flare_masked_silo.MaskedSiloExecutor"), (trusted, "flare_silo.SiloExecutor")):
+        resources = json.loads((kits / "a1/local/resources.json").read_text())
+        assert resources["class_allow_list"] == [f"fulcrum.engines.nvflare.{name}"]

@@ -8,7 +8,7 @@ import fulcrum
 from fulcrum.views.report.html_report import report
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
-WIDE, PHONE = (1280, 1290), (390, 844)
+WIDE, PHONE = (1280, 1510), (390, 844)
 PICTURES = {
     "report.png": ("light", WIDE),
     "report-dark.png": ("dark", WIDE),
@@ -18,7 +18,7 @@ PICTURES = {
 
 
 def take(browser, folder):
-    """Writes the pictures into a folder: the first screen of the report on a consortium that bounds both observers."""
+    """Writes the pictures into a folder: the report to its signature, for a consortium that bounds both observers."""
     page = Path(folder) / "report.html"
     made = fulcrum.plan(
         "consortium",

@@ -73,7 +73,45 @@ def test_of_country_and_state_the_column_that_refines_the_other_is_the_region(or
     reading = read(f"hospital,patients,{order[0]},{order[1]}\n{rows}")
     assert reading.federation.innermost.nodes == ("NRW", "Bayern", "Nord")
     assert [tier.name for tier in reading.federation.tiers] == ["region", "country"]
-    assert "'state' is the region, as it refines 'country'" in reading.notes
+    remedy = "If not: --column region=country --column ignore=state"
+    assert f"'state' is the region, as it refines 'country'. {remedy}" in reading.notes
+    coarser = read(f"hospital,patients,{order[0]},{order[1]}\n{rows}", columns={"region": "country", "ignore": "state"})
+    assert coarser.federation.innermost.nodes == ("DE", "FR")
+
+
+@pytest.mark.parametrize(
+    ("header", "names"),
+    [
+        ("Struttura,Numero di ricoveri,Regione", "silo from 'Struttura', records from 'Numero di ricoveri'"),
+        ("Presidio,Pazienti,Regione", "silo from 'Presidio', records from 'Pazienti'"),
+        ("Hospital,Pacientes,Comunidad autónoma", "silo from 'Hospital', records from 'Pacientes'"),
+    ],
+)
+def test_headers_in_italian_and_spanish_are_read(header, names):
+    reading = read(f"{header}\na,900,Lazio\nb,800,Lazio\nc,700,Veneto\n")
+    assert reading.federation.innermost.nodes == ("Lazio", "Veneto")
+    assert reading.federation.sizes.tolist() == [900, 800, 700]
+    assert any(names in note for note in reading.notes)
+
+
+@pytest.mark.parametrize("columns", [None, {"silo": "Ospedale"}])
+def test_a_title_above_a_header_with_two_columns_for_regions_is_named_as_a_title(columns):
+    text = "Elenco della rete,,,\nOspedale,Pazienti,Regione,Provincia\na,900,Lazio,Roma\nb,800,Lazio,Latina\n"
+    with pytest.raises(FederationError, check=coded("sheet.header-not-first", line=1, header_line=2)):
+        read(text, columns=columns)
+
+
+def test_a_column_that_is_no_outer_tier_is_one_mistake_and_the_remedy_names_the_column():
+    typing = "silo,records,region,country\na,9,N,DE\nb,8,N,D\nc,7,N,DEE\n"  # each line is a mistake of its own
+    with pytest.raises(FederationError, check=coded("sheet.several-mistakes", count=2)):
+        read(typing)
+    rows = "a,900,NRW,1500,DE\nb,800,NRW,700,DE\nc,700,Nord,1200,FR\nd,600,Nord,900,FR\n"
+    with pytest.raises(FederationError, check=coded("federation.node-overlap", tier="beds")):
+        read(f"silo,records,region,beds,country\n{rows}")
+    rows = "a,900,NRW,1500,DE\nb,800,Nord,700,DE\nc,700,West,1500,FR\n"
+    with pytest.raises(FederationError, check=coded("federation.node-overlap", tier="country")) as refused:
+        read(f"silo,records,region,beds,country\n{rows}")
+    assert "--column ignore=country, or the column 'beds': --column ignore=beds" in str(refused.value)
 
 
 def test_columns_that_do_not_refine_each_other_are_refused():

@@ -254,5 +254,11 @@ def _nest(tier: Tier, below: list[Tier], locate: Callable[[int], str]) -> Tier:
             first=tier.nodes[parent[node]],
             second=tier.nodes[tier.parent_of[row]],
             option=shlex.quote(f"ignore={tier.name}"),
+            alternative=_or_ignore(inner.name) if len(below) > 1 else "",
         )
     return Tier(name=tier.name, nodes=tier.nodes, parent_of=parent)
+
+
+def _or_ignore(column: str) -> str:
+    """Returns the words for a remedy: to leave a column out."""
+    return f", or the column {column!r}: --column {shlex.quote(f'ignore={column}')}"

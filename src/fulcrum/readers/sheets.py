@@ -16,7 +16,7 @@ import re
 from array import array
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 
 import numpy as np
 
@@ -24,7 +24,14 @@ from fulcrum.core.topology import KNOWN_COLUMNS, SILO
 from fulcrum.csv_text import plain_cell
 from fulcrum.errors import FederationError
 from fulcrum.readers.federation import Federation
-from fulcrum.readers.silo_table import NUMBER_COLUMNS, USUAL_COLUMNS, Silos, checked_header, label_columns
+from fulcrum.readers.silo_table import (
+    NUMBER_COLUMNS,
+    REQUIRED_COLUMNS,
+    USUAL_COLUMNS,
+    Silos,
+    checked_header,
+    label_columns,
+)
 from fulcrum.readers.spreadsheets.column_names import (
     IGNORE,
     SITE,
@@ -130,8 +137,8 @@ def _all_mistakes(
         line = _line_of(mistakes[-1], text)
         if line <= header.line:
             break
-        if mistakes[-1].details.get("alternative"):  # the remedy leaves a column out, and mends every line
-            header = _without_column(header, str(mistakes[-1].details["tier"]))
+        if ignorable := _column_to_ignore(mistakes[-1]):  # this remedy mends every line
+            header = _without_column(header, ignorable)
         else:
             skipped.add(line)
         try:
@@ -149,6 +156,16 @@ def _all_mistakes(
     return FederationError("sheet.several-mistakes", file=text.file, more=more, count=len(mistakes), listed=listed)
 
 
+def _column_to_ignore(error: FederationError) -> str:
+    """Returns the column, such as beds, that hardly is a tier and causes a mistake in many lines; "" if none is."""
+    if error.code == "sheet.node-missing" and error.details["alternative"]:
+        return str(error.details["tier"])
+    if error.code == "federation.node-overlap":
+        columns = (str(error.details["tier"]), str(error.details["inner"]))
+        return next((column for column in columns if not expected_tier(column)), "")
+    return ""
+
+
 def _without_column(header: _Header, name: str) -> _Header:
     """Returns a header with an ignored column."""
     return replace(header, names=[None if column == name else column for column in header.names])
@@ -162,7 +179,12 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
     if all(name.strip()[:1] == "'" == name.strip()[-1:] for name in first):
         raise FederationError("sheet.apostrophes", place=where)
     headings = [plain_cell(name.strip()) for name in first]
-    meaning = meaning_of(headings, where, columns, finest=lambda places: _finest(text, places))
+    try:
+        meaning = meaning_of(headings, where, columns, finest=lambda places: _finest(text, places))
+    except FederationError:
+        if sum(map(bool, headings)) < len(REQUIRED_COLUMNS):
+            _refuse_title(text, line, columns)
+        raise
     names = list(meaning.names)
     is_free = names[0] not in (None, *KNOWN_COLUMNS, "region", *meaning.declared)
     if SILO in names and is_free and numbers_rows(headings[0]):
@@ -191,9 +213,12 @@ def _doubtful_places(names: Sequence[str | None], declared: Container[str]) -> l
 
 
 def _is_empty(text: SheetText, place: int) -> bool:
-    """Checks that no cell of a column below its heading has a text; a sheet without rows has no empty column."""
-    filled = (any(cell.strip() for cell in row[place : place + 1]) for _, row in islice(text.rows(), 1, None))
-    return next(filled, True) is False and not any(filled)
+    """Checks that no cell of a column below its heading has a text; a table without rows has no empty column."""
+    rows = islice(text.rows(), 1, None)
+    first = next(rows, None)
+    return first is not None and not any(
+        cell.strip() for _, row in chain([first], rows) for cell in row[place : place + 1]
+    )
 
 
 def _finest(text: SheetText, places: Sequence[int]) -> int | None:
@@ -215,7 +240,8 @@ def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
     """Raises `FederationError` if a later line is a header and the first line, such as a title, is none."""
     for number, row in islice(text.rows(), 1, _LOOKED_AT):
         try:
-            meant = meaning_of([plain_cell(name.strip()) for name in row], "", columns).names
+            headings = [plain_cell(name.strip()) for name in row]
+            meant = meaning_of(headings, "", columns, finest=lambda places: places[0]).names
         except FederationError:
             continue
         if SILO in meant and "region" in meant:

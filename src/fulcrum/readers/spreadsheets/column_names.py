@@ -67,20 +67,20 @@ _FIRST_CHOICE = {
         krankenhaus klinik klinikum standort spital einrichtung teilnehmer
         hôpital clinique établissement centre
         clínica centro sede
-        ospedale ziekenhuis"""
+        ospedale struttura presidio ziekenhuis"""
     ),
     "records": fold_words(
         """records size count samples examples rows patients cases n
         patienten fälle fallzahl fallzahlen datensätze anzahl
         cas dossiers effectif effectifs enregistrements échantillons
         pacientes casos registros muestras
-        pazienti casi patiënten"""
+        pazienti casi ricoveri patiënten"""
     ),
     "region": fold_words(
         """region cluster area zone edge hub aggregator station
         bundesland gebiet bezirk kanton
         région département canton secteur
-        región zona comunidad provincia
+        región zona comunidad comunidadautónoma provincia
         regione regio"""
     ),
     "epsilon": fold_words("epsilon eps ε"),
@@ -103,7 +103,8 @@ _TIERS = fold_words(
 
 _FILLERS = fold_words(
     """number of the no nr num name id code anzahl der die das des von
-    nombre de du la le les l d nom número del los las el"""
+    nombre de du la le les l d nom número del los las el
+    numero nome di dei degli delle della dell"""
 )
 """Words to skip in a heading: "Number of patients", "Nom de l'hôpital"."""
 
@@ -164,8 +165,12 @@ def meaning_of(
             refining = finest(meant) if len(meant) > 1 and column == "region" else None
             if refining is not None:
                 names[refining] = column
+                coarse = next(place for place in meant if place != refining)
                 coarser = listing(repr(headings[place]) for place in meant if place != refining)
-                further.append(f"{headings[refining]!r} is the region, as it refines {coarser}")
+                further.append(
+                    f"{headings[refining]!r} is the region, as it refines {coarser}. If not: "
+                    f"{column_option(column, headings[coarse])} {column_option(IGNORE, headings[refining])}"
+                )
                 continue
             if len(meant) > 1:
                 raise FederationError(

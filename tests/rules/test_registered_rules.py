@@ -16,6 +16,7 @@ from fulcrum.rules import rule_registry
 from fulcrum.rules.rule_registry import known_rules, register_server_rule, rule_named
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.server.coordinator import Coordinator
+from fulcrum.simulation.embedded.server_variants import Servers
 
 
 class MedianRule(fulcrum.ServerRule):
@@ -163,6 +164,30 @@ def test_a_rule_that_is_defined_again_takes_its_own_place(median):
     again = type(median.__name__, (median,), {"__module__": median.__module__, "__qualname__": median.__qualname__})
     assert register_server_rule(again) is again
     assert rule_registry.rule_named(median.name) is again
+
+
+@pytest.mark.parametrize("attribute", ["name", "clause", "of", "begin", "step"])
+def test_a_rule_without_a_part_of_the_protocol_is_not_registered(attribute):
+    parts = {"name": "partial", **{part: vars(MedianRule)[part] for part in ("clause", "of", "begin", "step")}}
+    del parts[attribute]
+    with pytest.raises(ParameterError, check=coded("rule.attribute-missing", rule="Partial", attribute=attribute)):
+        register_server_rule(type("Partial", (fulcrum.ServerRule,), parts))
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (lambda state: state, "rule.result-type"),
+        (lambda state: (state.model, None), "rule.result-type"),
+        (lambda state: (fulcrum.ServerState(model=state.model[:3]), None), "rule.result-shape"),
+    ],
+)
+def test_a_result_that_no_server_could_keep_is_refused_in_one_line(median, result, code):
+    servers = Servers(
+        [type("Wrong", (median,), {"step": lambda _, state, __: result(state)})(np.ones(4))], (5, 2), classes=2
+    )
+    with pytest.raises(ParameterError, check=coded(code, rule="median")):
+        servers.advance(np.zeros((5, 2, 1)), np.ones((4, 5, 2, 1)))
 
 
 def test_a_rule_that_claims_to_add_up_is_not_registered(median):

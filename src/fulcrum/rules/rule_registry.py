@@ -31,8 +31,12 @@ def register_server_rule(rule: type[_Rule]) -> type[_Rule]:
     A class of the same module and name takes the place of its earlier version, as when a cell of a notebook runs again.
 
     Raises:
-        ParameterError: The name does not fit a plan file, a different rule has the name, or the rule claims to add up.
+        ParameterError: An attribute or a method is missing, the name does not fit a plan file, a different rule has the
+            name, or the rule claims to add up.
     """
+    for attribute in ("name", "clause", "of", "begin", "step"):
+        if not any(attribute in vars(base) for base in rule.__mro__ if base is not ServerRule):
+            raise ParameterError("rule.attribute-missing", rule=rule.__name__, attribute=attribute)
     if not re.search(SERVER_NAME, rule.name):
         raise ParameterError("rule.name-invalid", name=rule.name)
     if rule.adds_up and rule is not SumRule:  # checkpoint, exports and outer targets would treat it as "sum"

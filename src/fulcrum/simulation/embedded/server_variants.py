@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from fulcrum.arrays import FloatArray
+from fulcrum.errors import ParameterError
 from fulcrum.rules.random_effects import PooledEstimate, pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, next_step, pace_of
 from fulcrum.rules.server_rule import RoundSums, ServerRule, ServerState
@@ -77,11 +78,23 @@ class Servers:
             state = self._states.get(variant) or rule.begin(models[..., variant].copy())
             values = sums[..., variant] if rule.reads_regions else total[None, ..., variant]
             present = np.ones(len(sums), dtype=bool)
-            self._states[variant], _ = rule.step(
-                state, RoundSums(values=values, present=present, classes=self._classes)
+            self._states[variant] = _state_after(
+                rule, state, RoundSums(values=values, present=present, classes=self._classes)
             )
             after[..., variant] = self._states[variant].model
         return after
+
+
+def _state_after(rule: ServerRule, state: ServerState, sums: RoundSums) -> ServerState:
+    """Returns the state after a round; refuses a result of a registered rule that no server could keep."""
+    result: Any = rule.step(state, sums)
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], ServerState)):
+        raise ParameterError("rule.result-type", rule=rule.name, type=type(result).__name__)
+    if np.shape(result[0].model) != state.model.shape:
+        raise ParameterError(
+            "rule.result-shape", rule=rule.name, shape=state.model.shape, actual=np.shape(result[0].model)
+        )
+    return result[0]
 
 
 class PoolingVariants:

@@ -208,10 +208,13 @@ def test_shares_of_others_than_the_neighbours_that_shared_are_refused(world):
 @pytest.mark.parametrize(
     ("sharers", "why"),
     [
-        (("lille", "metz", "nancy", "reims"), "silo 'caen' among them"),
-        (("caen", "lille", "lyon", "metz", "nancy"), "members that took part before"),
-        (("lille", "caen", "metz", "nancy", "reims"), "not a sorted list"),
-        (("caen", "caen", "lille", "metz", "nancy", "reims"), "not a sorted list"),
+        (("lille", "metz", "nancy", "reims"), "sorted list without repetition, with silo 'caen', and only"),
+        (("caen", "lille", "lyon", "metz", "nancy"), "sorted list without repetition, with silo 'caen', and only"),
+        (("lille", "caen", "metz", "nancy", "reims"), "sorted list without repetition, with silo 'caen', and only"),
+        (
+            ("caen", "caen", "lille", "metz", "nancy", "reims"),
+            "sorted list without repetition, with silo 'caen', and only",
+        ),
         (("caen", "lille", "metz"), "2 of 5 silos of region 'north' are missing"),
     ],
 )
@@ -261,11 +264,17 @@ def test_a_request_of_a_round_that_was_not_begun_is_refused(world):
 @pytest.mark.parametrize(
     ("members", "why"),
     [
-        (("lille", "metz", "nancy", "reims"), "silo 'caen' among them"),
+        (("lille", "metz", "nancy", "reims"), "sorted list without repetition, with silo 'caen', and only"),
         (("caen",), "4 of 5 silos of region 'north' are missing"),
         (("caen", "lille", "metz"), "2 of 5 silos of region 'north' are missing"),
-        (("caen", "lille", "lyon", "metz", "nancy", "reims"), "members that took part before"),
-        (("caen", "caen", "lille", "metz", "nancy", "reims"), "not a sorted list"),
+        (
+            ("caen", "lille", "lyon", "metz", "nancy", "reims"),
+            "sorted list without repetition, with silo 'caen', and only",
+        ),
+        (
+            ("caen", "caen", "lille", "metz", "nancy", "reims"),
+            "sorted list without repetition, with silo 'caen', and only",
+        ),
     ],
 )
 def test_survivors_that_no_honest_server_names_are_not_attested(world, members, why):

@@ -32,6 +32,7 @@ _TRAINING = frozenset(
         "--learning-rate",
         "--steps",
         "--batch",
+        "--metric",
     }
 )
 _TARGET = frozenset(

@@ -252,6 +252,7 @@ def test_compare_trains_every_allocation(command):
 
 
 def test_a_comparison_rehearses_regions_that_disagree(command, tmp_path):
+    pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
     arguments = ("severe", "--rounds", 2, "--epsilon", 9, "--train", "--seeds", 2, "--conflict")
     code, out, _ = command("compare", *arguments, "-o", tmp_path / "run")
     assert code == 0

@@ -107,6 +107,6 @@ def test_a_silo_that_checks_its_plan_loads_no_solver(tmp_path):
 
 def test_the_list_of_commands_says_of_each_what_its_docstring_says():
     found = list(commands_of(app))
-    assert len(found) == 28
+    assert len(found) == 30
     for command in found:
         assert command.help == inspect.getdoc(command.default_command).splitlines()[0], command.name

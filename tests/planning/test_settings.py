@@ -21,7 +21,7 @@ BECOMES = {
 }
 PUBLIC = Spectrum(variances=[3.0, 0.5], origin="public", source="public.npz")
 OUTSIDE_THE_SETTINGS = {"purpose", "keys"}  # fields of the plan file itself
-OF_THE_PAGE = {"rounds": 10, "epsilon": 1.0, "accountant": "exact"}  # what its sliders say first
+OF_THE_PAGE = {"rounds": 10, "epsilon": 1.0}  # what its sliders say first
 
 
 def test_python_has_a_keyword_for_every_setting_with_its_default():

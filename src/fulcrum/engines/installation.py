@@ -25,7 +25,7 @@ _EXTRAS = {"nvflare": "nvflare,secure,fast", "flower": "flower,fast"}
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the same moment in every wheel, so that the same code has the same hash
 _METADATA = ("METADATA", "WHEEL", "entry_points.txt")
 _RESOURCES = {"error_messages": (".toml",), "engines/locks": (".txt",), "views/templates": (".html", ".css", ".js")}
-_RESOURCES |= {"engines/templates": (".md", ".sh", ".jinja")}
+_RESOURCES |= {"engines/templates": (".md", ".sh", ".jinja"), "words/languages": (".toml",)}
 """By folder of the package: the endings of files that are no modules. Kits go to other organisations: keys, plans and
 tables of a developer, left in the folder of the package, must not go with them."""
 

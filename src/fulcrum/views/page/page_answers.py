@@ -30,8 +30,8 @@ from fulcrum.views.charts.drawings import plan_drawings, weights_drawing
 from fulcrum.views.page.page_head import head, late_advice
 from fulcrum.views.page.page_regions import REGIONS_SHOWN, region_figures, regions
 from fulcrum.views.page.page_settings import PageSettings, Text
-from fulcrum.views.terminal.design_tables import design_sentence
 from fulcrum.views.terminal.silo_columns import SiloColumn, silo_figures
+from fulcrum.words.design_words import design_sentence
 from fulcrum.words.numbers import figure, percent
 from fulcrum.words.person_words import size_word
 

@@ -14,6 +14,7 @@ from fulcrum.planning.regions.region_design import RegionDesign
 from fulcrum.planning.theory.weights import region_shares
 from fulcrum.views.terminal.screen import remarks, table
 from fulcrum.views.terminal.table_columns import Column
+from fulcrum.words.design_words import design_sentence
 from fulcrum.words.numbers import epsilon_text, figure, percent
 
 _SIDES = (Column(key="today", heading="today"), Column(key="proposed", heading="proposed"))
@@ -86,31 +87,6 @@ def design_picture(design: RegionDesign, output: Path | None) -> list[Renderable
 
 
 _MOVES = (("silo", "silo"), ("left", "leaves"), ("joined", "joins"))
-
-
-def design_sentence(design: RegionDesign) -> str:
-    """Returns a sentence on saving and proof."""
-    inner = design.federation.innermost.name
-    if not design.moves:
-        less = f"No better {inner}s were reached"
-    elif design.saving >= 0:
-        less = f"The proposed {inner}s need {percent(design.saving)} less noise"
-    else:
-        less = f"The proposed {inner}s need {percent(-design.saving)} more noise"
-    if not design.gap:
-        return f"{less}. No {inner}s within the limits need less noise: {_PROOFS[design.method]}."
-    return (
-        f"{less} ({design.method}). The gap is {percent(design.gap)}: no {inner}s within the limits need less than "
-        f"{percent(1 - design.gap)} of the noise of the proposal."
-    )
-
-
-_PROOFS = {
-    "sorting": "sorting is optimal here",
-    "integer program": "the integer program proves the optimum",
-    "local search": "a lower bound proves the optimum",
-    "today": "a lower bound proves the optimum",
-}
 
 
 def _remarks(design: RegionDesign, output: Path | None) -> list[tuple[bool, str]]:

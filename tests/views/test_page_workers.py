@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 from coroutines import run_coroutine
+from forking import forks, in_child
 
 from fulcrum.readers.federation_json import Place, Roster
 from fulcrum.readers.profiles import profile
@@ -235,3 +236,15 @@ def test_weights_that_would_take_minutes_are_left_out_of_what_comes_later():
     reply = answer(Job(kind="later", body=question(10_000)))
     assert time.monotonic() - began < 10
     assert (reply.status, json.loads(reply.body)["weights"]) == (200, None)
+
+
+@forks
+def test_a_forked_child_ends_no_process_of_its_parent():
+    workers = Workers(deadline=5.0)
+    worker = workers._start()
+    try:
+        assert in_child(worker.end) == "None"
+        assert worker._process.poll() is None
+    finally:
+        workers.close()
+    assert worker._process.poll() is not None

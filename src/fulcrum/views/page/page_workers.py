@@ -94,6 +94,7 @@ class _Worker:
 
     def __init__(self, deadline: float) -> None:
         self._deadline, self.is_ready, self._has_begun = deadline, True, False
+        self._maker = os.getpid()
         # -P: a file in the current folder with the name of a module would otherwise be run as the module.
         path = os.pathsep.join(filter(None, sys.path))
         self._process = subprocess.Popen(  # noqa: S603 our own interpreter and module
@@ -128,7 +129,12 @@ class _Worker:
                 return _refuse_abandoned()
 
     def end(self) -> None:
-        """Ends the process."""
+        """Ends the process; does nothing in a forked child.
+
+        The process is the parent's, and a child would wait for ever for a lock that a thread of the parent held.
+        """
+        if os.getpid() != self._maker:
+            return
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):

@@ -72,7 +72,7 @@ def up(tmp_path_factory):
 
 def test_metrics_by_round_are_in_the_terminal_as_rounds_end_and_in_the_table(up):
     _, printed, told = up
-    lines = [line for line in told.splitlines() if "round" in line]
+    lines = [line for line in told.splitlines() if "regional sums" in line]
     assert [line.split(", length")[0] for line in lines[:1]] == ["6 sites: round 1 of 3: 2 regional sums, accuracy 0.5"]
     assert lines[1] == "6 sites: round 2 of 3: 2 regional sums"
     assert "accuracy" in printed
@@ -163,6 +163,7 @@ def test_a_plan_is_given_up_where_training_fails_at_every_silo(tmp_path, monkeyp
     assert run([*command, "--option", "own=."]) == 2
     told = capsys.readouterr().err.splitlines()[-1]
     log = Path("out/kits/a1/output.log")
-    assert told == f"fulcrum: training failed at 2 of 2 silos, see {log}: ValueError: records.csv is not there"
+    failed = f"fulcrum: training failed at 2 of 2 silos, see {log}: ValueError: records.csv is not there"
+    assert told == f"{failed}. Correct the training, and run the command again"
     assert log.exists()
     sys.modules.pop("broken_training", None)

@@ -40,7 +40,9 @@ def data_command(
     unit: UnitOption = "silo",
     output: Annotated[
         Path | None,
-        output_option("CSV file to write the federation to; sizes are records, or persons with --unit person."),
+        output_option(
+            "CSV file to write the federation to; sizes are records, or persons with --unit person. Default: no file."
+        ),
     ] = None,
     style: FormatOption = "table",
 ) -> int:

@@ -18,9 +18,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
-from fulcrum.errors import DataError, MissingExtraError, ParameterError, check_known, in_one_line, listing, suggestion
+from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing, suggestion
 from fulcrum.npz import read_npz
 from fulcrum.simulation.data.sources.data_records import Examples, check_examples, split_at_random, word_of
+from fulcrum.simulation.data.sources.digits import read_digits
 from fulcrum.simulation.data.sources.feature_ranges import FeatureRanges, RangesLike, read_ranges
 from fulcrum.simulation.data.sources.images import read_image_folder
 from fulcrum.simulation.data.sources.record_columns import (
@@ -245,7 +246,7 @@ def load_task(
         raise ParameterError("ranges.with-components", components=components)
     try:
         if name == "digits":
-            train, test = split_at_random(_digits(), seed)
+            train, test = split_at_random(check_examples("digits", "", *read_digits()), seed)
         elif path.is_dir() and name not in BUILT_IN:
             train, test = _from_folder(path, seed)
         elif kind in (".csv", ".parquet"):
@@ -288,14 +289,6 @@ def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
             "data.file-missing", file=path, names=listing(names) or "nothing", suggestion=suggestion(name, names)
         )
     return path
-
-
-def _digits() -> Examples:
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError:
-        raise MissingExtraError("data.scikit-learn-missing") from None
-    return check_examples("digits", "", *load_digits(return_X_y=True))
 
 
 def _from_npz(path: Path, seed: int, targets: str) -> tuple[Examples, Examples]:

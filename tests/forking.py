@@ -1,6 +1,7 @@
 """Work in a forked process, where there are forks."""
 
 import os
+import sys
 import warnings
 
 import pytest
@@ -36,3 +37,30 @@ def fate_of(work) -> tuple[str, int]:
 def in_child(work) -> str:
     """Runs the work in a forked process and returns what it returned, or the error it raised."""
     return fate_of(work)[0]
+
+
+def killed_at_line(work, module, last) -> str:
+    """Runs the work in a forked process that is killed at a line of a module, the `last` one that the work comes to.
+
+    Returns the number of lines of the module that the work came to, "" if the process was killed.
+    """
+
+    def traced():
+        lines = 0
+
+        def trace(frame, event, _):
+            nonlocal lines
+            if frame.f_code.co_filename != module.__file__:
+                return None
+            if event == "line":
+                lines += 1
+                if lines == last:
+                    os._exit(9)
+            return trace
+
+        sys.settrace(trace)
+        work()
+        sys.settrace(None)
+        return lines
+
+    return in_child(traced)

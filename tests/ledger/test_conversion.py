@@ -3,12 +3,11 @@
 import contextlib
 import os
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from earlier import HEAD, LARGE, LARGE_HEAD, unpack, write_format_1
+from forking import forks, killed_at_line
 from ledgers import COST, PLAN, holds, opened, release, says
 
 from fulcrum.core.store import earlier_ledgers as earlier_formats
@@ -204,47 +203,18 @@ def test_what_is_no_ledger_of_an_earlier_format_is_refused(path, new, tmp_path):
     refused(lambda: convert_ledger(path, path), "exists already")
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-from fulcrum.core.store import earlier_ledgers as earlier_formats
-from fulcrum.core.store.ledger_entries import Allowance, Cost
-
-charges = {"plan-a": (
-    Cost(shifts={"silo": 1.0, "region": 0.25}),
-    Allowance(plan_digest="plan-a", rounds=5, shifts={"silo": 8.0, "region": 1.0}),
-)}
-seen, last = 0, int(sys.argv[3])
-
-def trace(frame, event, _):
-    global seen
-    if frame.f_code.co_filename != earlier_formats.__file__:
-        return None
-    if event == "line":
-        seen += 1
-        if seen == last:
-            os._exit(9)
-    return trace
-
-sys.settrace(trace)
-earlier_formats.convert_ledger(sys.argv[1], sys.argv[2], lambda silo: charges)
-sys.settrace(None)
-print(seen)
-"""
-
-
+@forks
 def test_a_conversion_killed_at_any_line_leaves_one_ledger_that_releases_and_is_finished_by_the_next_call(
     path, new, tmp_path
 ):
     unpack("format4", path)
     whole, outcomes = path.read_bytes(), []
-    command = [sys.executable, "-c", KILLED, str(path), str(new)]
-    lines = int(subprocess.run([*command, "0"], capture_output=True, text=True, check=True).stdout)
-    for line in sorted({*range(1, lines, lines // 9), *range(lines - 16, lines + 1)}):
+    lines = int(killed_at_line(lambda: convert_ledger(path, new, named), earlier_formats, 0))
+    for line in sorted({*range(1, lines, 3), *range(lines - 16, lines + 1)}):
         for left in tmp_path.iterdir():
             left.unlink()
         path.write_bytes(whole)
-        subprocess.run([*command, str(line)], capture_output=True)
+        killed_at_line(lambda: convert_ledger(path, new, named), earlier_formats, line)
         usable = []
         if new.exists():
             with contextlib.suppress(LedgerError):

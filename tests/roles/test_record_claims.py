@@ -1,16 +1,14 @@
 """Interrupted, concurrent and renamed sites: no record is destroyed, and no ledger begins anew beside an old one."""
 
 import json
-import os
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from error_codes import coded
-from forking import fate_of, forks
+from forking import forks, killed_at_line
 from masked import MaskedWorld
 from site_folder import released, rewritten
 
@@ -54,29 +52,6 @@ def refused(work, *codes, kind=StorageError, file=None):
     assert file is None or Path(error.value.details["file"]).name == file
 
 
-def killed_at(home, last):
-    """Initialises a site in a process that is killed at a line of the module; returns the number of lines."""
-    site, lines = read_site(home), 0
-
-    def trace(frame, event, _):
-        nonlocal lines
-        if frame.f_code.co_filename != records.__file__:
-            return None
-        if event == "line":
-            lines += 1
-            if lines == last:
-                os._exit(9)
-        return trace
-
-    def work():
-        sys.settrace(trace)
-        init_site(site)
-        sys.settrace(None)
-        return lines
-
-    return fate_of(work)[0]
-
-
 def finished(site):
     """The names of the records that a second call made or gave their names; none where there was nothing to do."""
     try:
@@ -90,7 +65,7 @@ def test_an_initialisation_of_two_records_killed_at_any_line_keeps_both(masked, 
     """The records share their folder with those of a site whose own initialisation was interrupted, and goes on."""
     home, shared = tmp_path / "lille", tmp_path / "records"
     other, first = read_site(tmp_path / "lyon"), read_site(home)
-    lines = int(killed_at(home, 0))
+    lines = int(killed_at_line(lambda: init_site(first), records, 0))
     assert {path.name for path in shared.iterdir()} == {MARK, "lille.ledger", "lille.masking"}
     made = set()
     for line in range(lines - 75, lines + 1, 2):
@@ -98,7 +73,7 @@ def test_an_initialisation_of_two_records_killed_at_any_line_keeps_both(masked, 
         shared.mkdir()
         for folder in (home, tmp_path / "lyon"):
             (folder / MARK).unlink(missing_ok=True)
-        killed_at(home, line)
+        killed_at_line(lambda: init_site(first), records, line)
         assert len(init_site(other)) == 2
         made.add(finished(first))
         names = {path.name for path in shared.iterdir()}

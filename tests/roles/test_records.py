@@ -3,17 +3,17 @@
 import contextlib
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
 from error_codes import coded
+from forking import forks, killed_at_line
 from masked import MaskedWorld
 from site_folder import released, rewritten
 
+from fulcrum.aggregation import site_setup
 from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.messages.model_message import pack_model
@@ -341,41 +341,17 @@ def test_two_silos_may_keep_their_records_in_one_folder(masked, tmp_path):
     refused(lambda: init_site(read_site(tmp_path / "nice")), "site.record-lost", file="nice.ledger")
 
 
-KILLED = """
-import os, sys
-from fulcrum.aggregation import site_setup as records
-from fulcrum.core.silo.site import read_site
-
-site = read_site(sys.argv[1])
-seen, last = 0, int(sys.argv[2])
-
-def trace(frame, event, _):
-    global seen
-    if frame.f_code.co_filename != records.__file__:
-        return None
-    if event == "line":
-        seen += 1
-        if seen == last:
-            os._exit(9)
-    return trace
-
-sys.settrace(trace)
-records.init_site(site)
-sys.settrace(None)
-print(seen)
-"""
-
-
+@forks
 def test_an_initialisation_killed_at_any_line_is_finished_by_the_next_one(kit, model):
     aside = kit.parent / "aside"
     shutil.copytree(kit, aside)
-    command = [sys.executable, "-c", KILLED, str(kit)]
-    lines = int(subprocess.run([*command, "0"], capture_output=True, text=True, check=True).stdout)
+    site = read_site(kit)
+    lines = int(killed_at_line(lambda: init_site(site), site_setup, 0))
     outcomes = set()
-    for line in sorted({*range(1, lines, lines // 8), *range(lines - 14, lines + 1)}):
+    for line in range(1, lines + 1):
         shutil.rmtree(kit)
         shutil.copytree(aside, kit)
-        subprocess.run([*command, str(line)], capture_output=True)
+        killed_at_line(lambda: init_site(site), site_setup, line)
         try:
             init_site(read_site(kit))
             outcomes.add("made")

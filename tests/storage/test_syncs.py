@@ -10,7 +10,7 @@ from journaled_files import journal_of
 from recorded_disk import needs_strace
 
 SETTINGS = {
-    "synchronous": 3,
+    "synchronous": 1,
     "journal_mode": "persist",
     "locking_mode": "exclusive",
     "cache_spill": 0,
@@ -89,7 +89,26 @@ def test_a_release_syncs_its_journal_and_its_mark_before_the_first_page_is_writt
                 releases[-1].append(f"{event} {what}")
     commit = [
         *("pwrite64 journal", "sync journal", "write file", "sync file"),  # ours: the pages that change, and the mark
-        *("sync journal", "pwrite64 journal", "sync journal", "pwrite64 file", "sync file"),  # SQLite's
+        *("pwrite64 journal", "sync journal", "pwrite64 file", "sync file"),  # SQLite's
         *("pwrite64 journal", "sync journal", "write file", "sync file", "empty journal", "end"),
     ]
     assert releases == [commit] * 3
+
+
+@needs_strace
+def test_sqlite_adds_nothing_to_the_synced_journal_but_the_count_of_its_pages(tmp_path):
+    """At `synchronous=NORMAL` SQLite syncs count and pages of a journal together: the pages are on disk before."""
+    path, trace = tmp_path / "lyon.ledger", tmp_path / "trace"
+    command = ["strace", "-f", "-y", "-e", "trace=fsync,write,pwrite64", "-o", str(trace)]
+    done = subprocess.run([*command, sys.executable, "-c", RELEASES, str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    named, writes, counts = re.escape(str(path)), None, []
+    for line in trace.read_text().splitlines():
+        if re.search(rf"fsync\(\d+<{named}-journal>", line):  # before the mark; SQLite syncs by fdatasync
+            writes = []
+        elif match := re.search(rf"pwrite64\(\d+<{named}-journal>.*, (\d+), (\d+)\) +=", line):
+            writes is not None and writes.append((int(match[1]), int(match[2])))
+        elif re.search(rf"pwrite64\(\d+<{named}>", line) and writes is not None:
+            counts.append(writes)
+            writes = None
+    assert counts == [[(12, 0)]] * 4  # the plan, and three releases: magic and count, at the journal's beginning

@@ -1,9 +1,9 @@
 """The SQLite file of ledgers, masked rounds and regional sums: making, opening, reading and writing the file.
 
-Stock SQLite: a rollback journal at `synchronous=EXTRA`, rows and payloads in one file. A payload is written once; a
-write-ahead log would write a payload twice. SQLite does not detect that the journal of an interrupted commit was lost,
-damaged, or restored from another time. The mark of `fulcrum.core.store.commit_mark` detects all three, for three syncs
-a commit in addition to SQLite's four.
+Stock SQLite: a rollback journal, rows and payloads in one file. A payload is written once; a write-ahead log would
+write a payload twice. SQLite does not detect that the journal of an interrupted commit was lost, damaged, or restored
+from another time. The mark of `fulcrum.core.store.commit_mark` detects all three. A commit has six syncs: two of marks,
+and the four of SQLite at `synchronous=FULL`, of which Fulcrum takes the first, of the journal, before the first mark.
 
 While a file is open, and after a process was killed, the journal `<name>-journal` lies beside the file: copy or move
 both files or, better, a closed file, which has no journal.

@@ -126,6 +126,13 @@ def test_a_plan_answers_to_earlier_attributes_with_a_warning():
         assert plan.follows is plan.continues_previous_plan is False
     with pytest.warns(DeprecationWarning, match=r"Plan\.changed .* Use fulcrum\.verified_plan\(plan\)"):
         assert plan.changed is False
+    with pytest.warns(DeprecationWarning, match=r"Plan\.file_digest .* Use plan\.digest"):
+        assert plan.file_digest == plan.digest
+    with pytest.warns(DeprecationWarning, match=r"Plan\.cost .* Use fulcrum\.verified_plan\(plan\)\.release_cost"):
+        inner_cost = plan.cost(0)[plan.federation.innermost.name]
+    assert inner_cost == pytest.approx(4 / plan.effective_multiplier()[0] ** 2, rel=1e-12)
+    with pytest.warns(DeprecationWarning, match=r"Plan\.with_noise"):
+        assert plan.with_noise("own", 2 * plan.noise_multiplier).noise_budget == pytest.approx(4 * plan.noise_budget)
     object.__setattr__(plan, "rounds", 4)
     with pytest.warns(DeprecationWarning, match=r"Plan\.changed"):
         assert plan.changed is True

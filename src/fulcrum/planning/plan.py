@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fulcrum.core.plan.plan_file import PlanFile, content_digest, to_json
+from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ForeignPlanError
@@ -24,11 +25,14 @@ _MOVED = {
     "assumptions": (f"{_DOCUMENT}:guarantee_of.assumptions", "fulcrum.guarantee_of(plan).assumptions"),
     "changed": ("planning.plan:is_changed", "fulcrum.verified_plan(plan)"),
     "check_federation": ("planning.plan:check_federation", "fulcrum verify --federation"),
+    "cost": ("planning.plan:release_cost", "fulcrum.verified_plan(plan).release_cost(name)"),
+    "file_digest": (":digest", "plan.digest"),
     "follows": (":continues_previous_plan", "plan.continues_previous_plan"),
     "promise": (f"{_DOCUMENT}:guarantee_of.promise", "fulcrum.guarantee_of(plan).promise"),
     "save": ("planning.plan:save_plan", "fulcrum.save_plan(plan, path)"),
     "statement": (f"{_DOCUMENT}:guarantee_of.statement", "fulcrum.guarantee_of(plan).statement"),
     "uniform": ("planning.content.plan_figures:with_uniform_noise", "fulcrum.plan(..., allocation='uniform')"),
+    "with_noise": ("planning.content.plan_figures:with_noise", "fulcrum.plan(..., allocation=your_function)"),
     "whom": (f"{_DOCUMENT}:guarantee_of.describe_observer", "fulcrum.guarantee_of(plan).describe_observer"),
 }
 """Earlier attributes of a plan: the function or attribute in the place of each, and the call."""
@@ -100,6 +104,11 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 def is_changed(plan: Plan) -> bool:
     """Returns True if a plan's fields do not give the digest of its content, for example after a change in memory."""
     return content_digest(document_of(changed_copy(plan))) != plan.digest  # a copy has cached nothing
+
+
+def release_cost(plan: Plan, silo: int) -> dict[str, float]:
+    """Returns the squared shift (mu²) of a release of the silo at a place in the roster, by observer."""
+    return verified_plan(plan).release_cost(str(plan.federation.silo_names[silo]))
 
 
 def check_federation(plan: PlanFigures, federation: Topology, *, source: str = "") -> None:

@@ -96,3 +96,12 @@ def test_no_epsilon_is_cut_however_long_names_are_and_narrow_the_screen(capsys, 
         assert line.split()[-6:] == [f"{row[key]:.3f}" for key in keys]
     assert max(map(cell_len, drawn.splitlines())) <= max(columns, 80)  # the least that six figures and a name take
     assert "日本日本" in drawn
+
+
+@pytest.mark.parametrize("picture", [lambda text: facts([("source", text)]), lambda text: remarks([(True, text)])])
+def test_an_address_that_is_longer_than_the_screen_is_shown_whole(capsys, monkeypatch, picture):
+    monkeypatch.setenv("COLUMNS", "60")
+    address = f"https://example.org/{'tables/' * 12}end"
+    show(Result(data={}, rows=[], picture=[picture(address)]), "table")
+    drawn = capsys.readouterr().out
+    assert address in "".join(line.removeprefix("source").removeprefix("!").strip() for line in drawn.splitlines())

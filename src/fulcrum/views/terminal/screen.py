@@ -144,7 +144,7 @@ def facts(pairs: Sequence[tuple[str, str]]) -> RenderableType:
     """Returns two columns for the terminal: the name of a fact, and the number or text beside the name."""
     drawn = Table.grid(padding=(0, 2))
     drawn.add_column(style="dim")
-    drawn.add_column()
+    drawn.add_column(overflow="fold")  # a long address or path is copied by people, so none is cut
     for name, value in pairs:
         drawn.add_row(_text(name), _text(value))
     return Padding(drawn, (0, 0, 1, 0))
@@ -155,6 +155,8 @@ def remarks(lines: Sequence[tuple[bool, str]]) -> RenderableType:
     if not lines:
         return Group()
     drawn = Table.grid(padding=(0, 1))
+    drawn.add_column()
+    drawn.add_column(overflow="fold")
     for warning, text in lines:
         drawn.add_row(Text("!", style="bold yellow") if warning else Text("·", style="dim"), _text(text))
     return Padding(drawn, (0, 0, 1, 0))

@@ -25,12 +25,14 @@ and gap without the solver (`certified_gap`). Rosters, weights and noise must be
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
+from fulcrum.core.remaining_noise import largest_by, sum_by
 from fulcrum.errors import ParameterError
 
 MOST_STEPS = 200_000
@@ -143,7 +145,9 @@ def least_noise_of_schedule(schedule: Schedule, *, gap: float = 1e-9, most_steps
             cost=schedule.cost[rows],
             allowance=schedule.allowance[columns],
         )
-        variance[rows], prices[columns] = _ascend(rest, gap, most_steps)
+        numbers = np.cumsum(sizes > 1) - 1  # of the parts with several sums, from 0
+        parts = numbers[sum_part[rows]], numbers[silo_part[columns]]
+        variance[rows], prices[columns] = _ascend(rest, *parts, gap, most_steps)
     return ScheduleNoise(
         variance=variance, prices=prices, total=schedule.total(variance), bound=schedule.lower_bound(prices)
     )
@@ -182,26 +186,89 @@ def _solve_single_sums(schedule: Schedule, alone: BoolArray, variance: FloatArra
     prices[column[chosen]] = schedule.cost[alone] * noise**2 / entries.data[chosen]
 
 
-def _ascend(schedule: Schedule, gap: float, most_steps: int) -> tuple[FloatArray, FloatArray]:
+def _ascend(
+    schedule: Schedule, part_of_sum: IntArray, part_of_silo: IntArray, gap: float, most_steps: int
+) -> tuple[FloatArray, FloatArray]:
     """Returns noise and prices by multiplicative steps: every price times the squared load of its silo.
 
-    The step is the exact minimisation of a majorant of the negative dual, so the dual value never falls.
+    The step is the exact minimisation of a majorant of the negative dual, so the dual value never falls. Parts share no
+    silo and no sum, so the gap of every part is closed by itself, and a part leaves the steps once its gap is closed.
+
+    Args:
+        schedule: Sums and silos in parts of at least two sums.
+        part_of_sum: By sum, the number of its part.
+        part_of_silo: By silo, the number of its part.
+        gap: The share of the noise of a part at which the part is done.
+        most_steps: The most steps.
     """
-    weights, back = schedule.squared_weight, csr_array(schedule.squared_weight.T)
-    prices = 1 / schedule.allowance
-    best_total, best_bound = np.inf, 0.0
-    best_variance, best_prices = np.ones(len(schedule.rounds)), prices
+    parts = int(part_of_sum.max()) + 1
+    variance, prices = np.ones(len(schedule.rounds)), 1 / schedule.allowance
+    total, bound = np.full(parts, np.inf), np.zeros(parts)
+    sums, silos = np.arange(len(schedule.rounds)), np.arange(len(schedule.allowance))
+    now, price = _Steps.of(schedule, part_of_sum, part_of_silo), prices.copy()
     for step in range(most_steps):
-        variance = np.sqrt((weights @ prices) / schedule.cost)
-        loads = (back @ (schedule.rounds / variance)) / schedule.allowance
+        noise = np.sqrt((now.weights @ price) / now.cost)
+        loads = (now.weights_by_silo @ (now.rounds / noise)) / now.allowance
         if step % _STEPS_BETWEEN_GAPS == 0 or step == most_steps - 1:
-            feasible = variance * (loads.max() * _ROUNDING)
-            total, bound = schedule.total(feasible), schedule.lower_bound(prices)
-            if total < best_total:
-                best_total, best_variance = total, feasible
-            if bound > best_bound:
-                best_bound, best_prices = bound, prices
-            if best_bound >= (1 - gap) * best_total:
+            feasible = noise * (largest_by(now.part_of_silo, loads, parts) * _ROUNDING)[now.part_of_sum]
+            needed = sum_by(now.part_of_sum, now.rounds * now.cost * feasible, parts)
+            valued = sum_by(now.part_of_sum, now.rounds * now.cost * noise, parts)
+            paid = sum_by(now.part_of_silo, price * now.allowance, parts)
+            proven = np.divide(valued**2, paid, out=np.zeros(parts), where=paid > 0)
+            better = np.where(needed > 0, needed, np.inf) < total
+            variance[sums[better[now.part_of_sum]]] = feasible[better[now.part_of_sum]]
+            total = np.where(better, needed, total)
+            tighter = proven > bound
+            # At this scale the bounds of parts add up to the bound of the whole schedule.
+            scale = np.divide(valued, paid, out=np.zeros(parts), where=paid > 0) ** 2
+            of_silo = tighter[now.part_of_silo]
+            prices[silos[of_silo]] = (price * scale[now.part_of_silo])[of_silo]
+            bound = np.where(tighter, proven, bound)
+            going = bound < (1 - gap) * total
+            if not going[now.part_of_sum].any():
                 break
-        prices = prices * loads**2
-    return best_variance, best_prices
+            rows, columns = going[now.part_of_sum], going[now.part_of_silo]
+            if 2 * np.count_nonzero(columns) <= len(columns):
+                now, price, loads = now.among(rows, columns), price[columns], loads[columns]
+                sums, silos = sums[rows], silos[columns]
+        price = price * loads**2
+    return variance, prices
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Steps:
+    """The parts of a schedule whose gap is not closed yet; fields as in `Schedule`."""
+
+    weights: csr_array
+    weights_by_silo: csr_array
+    rounds: FloatArray
+    cost: FloatArray
+    allowance: FloatArray
+    part_of_sum: IntArray
+    part_of_silo: IntArray
+
+    @classmethod
+    def of(cls, schedule: Schedule, part_of_sum: IntArray, part_of_silo: IntArray) -> Self:
+        """Returns all parts of a schedule."""
+        return cls(
+            weights=schedule.squared_weight,
+            weights_by_silo=csr_array(schedule.squared_weight.T),
+            rounds=schedule.rounds,
+            cost=schedule.cost,
+            allowance=schedule.allowance,
+            part_of_sum=part_of_sum,
+            part_of_silo=part_of_silo,
+        )
+
+    def among(self, sums: BoolArray, silos: BoolArray) -> Self:
+        """Returns some of the parts."""
+        weights = csr_array(self.weights[np.flatnonzero(sums)][:, np.flatnonzero(silos)])
+        return type(self)(
+            weights=weights,
+            weights_by_silo=csr_array(weights.T),
+            rounds=self.rounds[sums],
+            cost=self.cost[sums],
+            allowance=self.allowance[silos],
+            part_of_sum=self.part_of_sum[sums],
+            part_of_silo=self.part_of_silo[silos],
+        )

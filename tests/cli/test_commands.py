@@ -84,7 +84,7 @@ def test_verify_as_json_says_what_a_sound_plan_is_worth_against_both_observers(c
         (["export", "plan.json", "--to", "csv"], "fulcrum.cli.plan_commands.plans.export_plan"),
         (["report", "plan.json"], "fulcrum.cli.plan_commands.report.report"),
         (["report", "plan.json", "-o", "report.html", "--registry"], "fulcrum.cli.plan_commands.report.report"),
-        (["tune", "plan.json", "--data", "digits"], "fulcrum.cli.run_commands.tune.load_task"),
+        (["tune", "plan.json", "--data", "digits"], "fulcrum.cli.run_commands.tune.public_task"),
         (["replan", "plan.json", "--federation", "mild", "--ledgers", "."], "fulcrum.cli.plan_commands.silos.replan"),
     ],
 )

@@ -8,7 +8,6 @@ from error_codes import error_shown
 from source_tables import tcga_tables, write_eicu, write_heart
 
 from fulcrum.cli.command_line import run
-from fulcrum.simulation.data import heart_disease
 from fulcrum.simulation.data.heart_disease import ROWS
 
 
@@ -82,14 +81,17 @@ def test_compare_trains_a_real_federation_on_its_own_data(command, tmp_path, mon
         for hospital in ROWS
     }
     write_heart(heart, rows)
-    monkeypatch.setattr(heart_disease, "ROWS", dict.fromkeys(ROWS, 12))  # the published number of a small source
     arguments = ["compare", "heart", "--rounds", 2, "--epsilon", 8, "--train", "--splits", 1, "--data-dir", heart]
+    code, _, err = command(*arguments, "--format", "json")
+    assert (code, error_shown(err)["code"]) == (2, "source.count-differs")
+    arguments.append("--no-check-counts")
     code, out, err = command(*arguments, "-o", "run", "--format", "json")
     assert code == 0, err
     shown = json.loads(out)
     assert shown == json.loads((tmp_path / "run" / "sites.json").read_text())
     assert [row["name"] for row in shown["rows"]][-1] == "each silo alone"
     assert shown["command"].startswith("fulcrum compare heart --rounds 2 --epsilon 8")
+    assert "--no-check-counts" in shown["command"]
     code, out, _ = command(*arguments, "--format", "csv")
     assert len(list(csv.DictReader(io.StringIO(out)))) == len(shown["rows"])
     code, out, _ = command(*arguments)
@@ -103,7 +105,12 @@ def test_compare_trains_a_real_federation_on_its_own_data(command, tmp_path, mon
         ("--weights equal --train", "cli.real-option-unneeded"),
         ("--seeds 3 --train", "cli.real-training-unneeded"),
         ("--learning-rate 3 --train", "cli.real-training-unneeded"),
+        ("--conflict --train", "cli.real-option-unneeded"),
+        ("--column silo=site --train", "cli.real-option-unneeded"),
+        ("--thousands comma --train", "cli.real-option-unneeded"),
+        ("--name mine --train", "cli.real-option-unneeded"),
         ("--splits 3", "cli.splits-unneeded"),
+        ("--no-check-counts", "cli.splits-unneeded"),
         ("--train", "source.folder-unset"),
     ],
 )

@@ -242,13 +242,13 @@ def test_a_batch_has_at_least_one_record(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text;label\none;x\n", "has no column 'text'. The columns are: text;label"),
+        ("a.csv", b"text;label\none;x\n", "has no column 'text'. Rename or add the column; the columns are: text;label"),
         (
             "a.csv",
             b"text,labels\none,x\n",
-            "has no column 'label'. The columns are: text, labels. Did you mean 'labels'?",
+            "has no column 'label'. Rename or add the column; the columns are: text, labels. Did you mean 'labels'?",
         ),
-        ("a.csv", b"", "has no column 'text'. The columns are: none"),
+        ("a.csv", b"", "has no column 'text'. Rename or add the column; the columns are: none"),
         ("a.csv", b"text,label\n", "has no documents"),
         ("a.csv", b"text,label\none,x\ntwo\n", "line 3 has 1 cells, and the header has 2"),
         ("a.csv", b"text,label\none,x\ntwo, \n", "line 3 has no label"),

@@ -1,3 +1,4 @@
+import gzip
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -143,15 +144,53 @@ def test_a_file_that_is_cut_off_or_there_twice_is_refused(tmp_path):
     with pytest.raises(DataError, check=coded("source.count-differs", rows=6, published=2520)):
         read_eicu(tmp_path)
     packed = (tmp_path / "patient.csv.gz").read_bytes()
-    (tmp_path / "patient.csv.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(DataError, check=coded("table.csv-unreadable")):
-        read_eicu(tmp_path, check_counts=False)
-    (tmp_path / "patient.csv.gz").write_bytes(b"not packed")
-    with pytest.raises(DataError, check=coded("table.csv-unreadable")):
-        read_eicu(tmp_path, check_counts=False)
+    for content in (packed[: len(packed) // 2], b"not packed"):
+        (tmp_path / "patient.csv.gz").write_bytes(content)
+        with pytest.raises(DataError, check=coded("table.gzip-unreadable")) as caught:
+            read_eicu(tmp_path, check_counts=False)
+        assert caught.value.remedy.startswith("Download the file again")
     write_eicu(tmp_path, eicu_tables(), name="{}.csv")
     with pytest.raises(DataError, check=coded("source.file-repeated", table="patient.csv")):
         read_eicu(tmp_path, check_counts=False)
+
+
+def test_a_damaged_file_is_named_with_its_place_and_a_remedy(tmp_path):
+    tables = eicu_tables()
+    tables["hospital"] = changed(tables["hospital"], 0, region="W\0est")
+    with pytest.raises(DataError, check=coded("table.cell-wrong", line=2, column="region", cell="W\0est")):
+        read_eicu(write_eicu(tmp_path, tables), check_counts=False)
+    packed = gzip.compress("patientunitstayid,region\n1,Nord\xe9\n".encode("latin-1"))
+    (tmp_path / "hospital.csv.gz").write_bytes(packed)
+    with pytest.raises(DataError, check=coded("table.csv-unreadable")):
+        read_eicu(tmp_path, check_counts=False)
+    (tmp_path / "hospital.csv.gz").write_bytes(gzip.compress(b"hospitalid,region\n7,West\n8\n"))
+    with pytest.raises(DataError, check=coded("table.cells-number", line=3, cells=1)) as caught:
+        read_eicu(tmp_path, check_counts=False)
+    assert caught.value.remedy
+    (tmp_path / "hospital.csv.gz").write_bytes(gzip.compress(b"hospital,region\n7,West\n"))
+    with pytest.raises(DataError, check=coded("table.column-missing", column="hospitalid")) as caught:
+        read_eicu(tmp_path, check_counts=False)
+    assert caught.value.remedy.startswith("Rename or add the column")
+
+
+@pytest.mark.parametrize("table", ["hospital.csv.gz", "patient.csv.gz"])
+def test_a_pipe_or_a_folder_in_the_place_of_a_file_is_refused_and_not_waited_for(tmp_path, table):
+    write_eicu(tmp_path, eicu_tables())
+    (tmp_path / table).unlink()
+    os.mkfifo(tmp_path / table)
+    with pytest.raises(DataError, check=coded("file.unreadable", reason="it is not a regular file")):
+        read_eicu(tmp_path, check_counts=False)
+    (tmp_path / table).unlink()
+    (tmp_path / table).mkdir()
+    with pytest.raises(DataError, check=coded("file.unreadable", reason="Is a directory")):
+        read_eicu(tmp_path, check_counts=False)
+
+
+def test_an_empty_file_is_no_hospital_without_records(tmp_path):
+    write_heart(tmp_path)
+    (tmp_path / "processed.va.data").write_text("")
+    with pytest.raises(DataError, check=coded("table.file-empty")):
+        read_heart_disease(tmp_path, check_counts=False)
 
 
 def test_tables_without_any_outcome_have_no_records(tmp_path):

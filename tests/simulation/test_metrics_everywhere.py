@@ -1,9 +1,12 @@
+import contextlib
 import math
 
 import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.cli.command_line import run
+from fulcrum.cli.shared_options.training_options import TrackingOptions
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.engines import built_in_training
 from fulcrum.server.run_results import RoundResult, RunResult
@@ -13,6 +16,7 @@ from fulcrum.simulation.trials import compare_trained
 from fulcrum.simulation.tuning import tune
 from fulcrum.views.charts.plan_charts import accuracy_chart
 from fulcrum.views.terminal.plan_tables import comparison_columns, influence_columns, metric_of_rows, training_sentence
+from fulcrum.views.tracking import round_values
 
 
 def scored_task(metric, *, records=400, seed=0):
@@ -82,6 +86,17 @@ def test_a_curve_has_the_error_beside_its_metric_and_no_curve_of_errors():
     )
     assert list(trained.curves()) == ["auc"]
     assert trained.round_rows()[0]["auc"] == 0.7
+
+
+def test_a_tracker_gets_the_metric_of_the_data_by_its_name(tmp_path, monkeypatch):
+    numbers, seen = np.random.default_rng(0), []
+    np.savez(tmp_path / "own.npz", X=numbers.normal(size=(400, 3)), y=numbers.integers(0, 2, 400))
+    plan_file = tmp_path / "plan.json"
+    fulcrum.save_plan(fulcrum.plan("isic-paper", rounds=2, epsilon=5.0), plan_file)
+    monkeypatch.setattr(TrackingOptions, "open", lambda *_, **__: contextlib.nullcontext(seen.append))
+    words = ["train", plan_file, "--data", tmp_path / "own.npz", "--metric", "auc", "--seeds", 2, "--format", "json"]
+    assert run([str(word) for word in words]) == 0
+    assert [sorted(round_values(result)) for result in seen] == [["auc", "auc_se"]] * 2
 
 
 @pytest.mark.skipif("not __import__('importlib').util.find_spec('sklearn')", reason="the digits need scikit-learn")

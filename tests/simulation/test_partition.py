@@ -114,8 +114,9 @@ def test_the_data_may_name_its_own_silos():
     assert part.shares.tolist() == [0.5, 0.0, 1.0]
     with pytest.raises(
         DataError, check=coded("partition.silo-unknown", part="records", silo="w", federation="federation")
-    ):
+    ) as caught:
         declared_partition(dataclasses.replace(task, silo=("w", "x", "x", "y")), federation)
+    assert "fulcrum data" in caught.value.remedy  # built-in structures of real federations have other names of silos
     with pytest.raises(DataError, check=coded("partition.silo-empty", silo="z")):
         declared_partition(dataclasses.replace(task, silo=("y", "x", "x", "y")), federation)
     with pytest.raises(DataError, check=coded("partition.silos-unnamed")):

@@ -93,6 +93,9 @@ def test_data_that_names_silos_is_refused_before_anything_is_trained(made):
     own = replace(task, silo=tuple("region-1-1" for _ in task.labels_train))
     with pytest.raises(DataError, check=coded("tuning.silos-named")):
         fulcrum.tune(made, own)
+    for name in ("eicu", "tcga-brca", "heart"):  # by name, before the files are looked for
+        with pytest.raises(DataError, check=coded("tuning.silos-named", data=name)):
+            fulcrum.tune(made, name)
 
 
 def test_a_recipe_that_cannot_keep_the_targets_is_left_out_with_the_reason():

@@ -24,6 +24,7 @@ from fulcrum.planning.comparisons.variants import plan_with_recipe
 from fulcrum.planning.inputs.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS
+from fulcrum.simulation.data.real_federations import is_real_federation
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.model_engines import metric_of, parameters_of
@@ -127,7 +128,7 @@ def tune(
         on_try: Called with the number of trained combinations, and the total.
         **options: Options of `load_task`.
     """
-    task = with_metric(data if isinstance(data, Task) else load_task(data, **options), metric)
+    task = with_metric(data if isinstance(data, Task) else public_task(data, **options), metric)
     training = training or default_training(plan.unit)
     d = _check(plan, task)
     seed_list = seeds_of(seeds)
@@ -172,6 +173,18 @@ def tune(
     chosen = as_planned if level else max(trials, key=lambda trial: trial[1].accuracy)
     tries = sorted((tried for _, tried in trials), key=lambda tried: -tried.accuracy)
     return Tuned(plan=chosen[0], best=chosen[1], tries=tuple(tries), left_out=left_out, metric=metric_of(None, task))
+
+
+def public_task(source: str | Path, **options: Any) -> Task:
+    """Returns the task of public data; the records of a real federation belong to its silos and are refused.
+
+    Args:
+        source: A source for `load_task`.
+        **options: Options of `load_task`.
+    """
+    if is_real_federation(source, options.get("data_dir")):
+        raise DataError("tuning.silos-named", data=source)
+    return load_task(source, **options)
 
 
 def _check(plan: Plan, task: Task) -> int:

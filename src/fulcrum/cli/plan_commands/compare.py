@@ -81,6 +81,13 @@ def compare_command(
             TRAINING,
         ),
     ] = None,
+    check_counts: Annotated[
+        bool,
+        Parameter(
+            help="With --train, for a real federation: refuse tables without the published number of rows.",
+            group=TRAINING,
+        ),
+    ] = True,
     size_law: Annotated[
         Literal["declared", "lognormal"] | None,
         option(
@@ -108,10 +115,22 @@ def compare_command(
         others = (learning and replace(learning, data=None, data_dir=None)) or TrainingOptions()
         if others != TrainingOptions() or not all(choice is None for choice in (own, device, seeds, size_law)):
             raise ParameterError("cli.real-training-unneeded", name=federation)
+        for word, chosen in {"conflict": conflict, "column": column, "thousands": thousands, "name": name}.items():
+            if chosen:
+                raise ParameterError("cli.real-option-unneeded", option=f"--{word}", name=federation)
         folder = None if learning is None else learning.data_dir
-        return compare_real(federation, target, folder=folder, splits=splits or SPLITS, output=output, style=style)
-    if splits is not None:
-        raise ParameterError("cli.splits-unneeded", known=listing(REAL))
+        return compare_real(
+            federation,
+            target,
+            folder=folder,
+            splits=splits or SPLITS,
+            check_counts=check_counts,
+            output=output,
+            style=style,
+        )
+    if splits is not None or not check_counts:
+        option_given = "--no-check-counts" if splits is None else "--splits"
+        raise ParameterError("cli.splits-unneeded", option=option_given, known=listing(REAL))
     topology = federation_argument(federation, column, thousands, name).federation
     arguments = target.arguments(topology)
     rows: Sequence[Comparison]

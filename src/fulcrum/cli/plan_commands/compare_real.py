@@ -28,7 +28,14 @@ _BOTH_UNITS = ("unit", "unit_name")
 
 
 def compare_real(
-    name: str, target: TargetOptions, *, folder: Path | None, splits: int, output: Path | None, style: str
+    name: str,
+    target: TargetOptions,
+    *,
+    folder: Path | None,
+    splits: int,
+    check_counts: bool,
+    output: Path | None,
+    style: str,
 ) -> int:
     """Trains and shows all rows of a real federation.
 
@@ -37,6 +44,7 @@ def compare_real(
         target: The options of the target: those of `_OPTIONS`, and no other.
         folder: The folder of the source's files.
         splits: The number of reported splits.
+        check_counts: True refuses tables without the published number of rows.
         output: The folder to write to, if any.
         style: A format of the result.
     """
@@ -49,7 +57,7 @@ def compare_real(
         raise ParameterError("cli.real-epsilon-form", name=name, epsilon=target.epsilon) from None
     if output is not None:
         run_folder(output)
-    records = read_real_federation(name, folder)
+    records = read_real_federation(name, folder, check_counts=check_counts)
     with counting("Trained splits") as advance:
         comparison = compare_sites(
             records,
@@ -68,7 +76,8 @@ def compare_real(
         "epsilon": epsilon,
         "delta": target.delta,
         "neighbours": target.neighbours,
-        "command": f"fulcrum compare {name} {words_of(target)} --train --splits {splits} --data-dir FOLDER",
+        "command": f"fulcrum compare {name} {words_of(target)} --train --splits {splits} "
+        f"{'' if check_counts else '--no-check-counts '}--data-dir FOLDER",
     }
     if output is not None:
         write_whole(output / "sites.json", msgspec.json.format(msgspec.json.encode(document), indent=1) + b"\n")

@@ -59,19 +59,20 @@ def train_command(
     plan = read_plan(plan_file)
     model = None if own is None else own.load()
     task = read_data(learning.source, plan.federation, **learning.data_options)
+    metric = metric_of(model, task)
     if output is not None:
         run_folder(output)
     with (
         (tracked or TrackingOptions()).open(plan, engine="embedded") as tell,
-        progress("Training", plan.rounds, listed=style == "table", metric=metric_of(model, task)) as advance,
+        progress("Training", plan.rounds, listed=style == "table", metric=metric) as advance,
         prints_to_stderr(),
     ):
 
         def on_round(number: int, accuracies: list[FloatArray]) -> None:
             advance(number, accuracies)
             by_seed = np.array([accuracy[0] for accuracy in accuracies])
-            error = standard_error(by_seed) if len(by_seed) > 1 else None
-            tell(RoundResult(round=number, accuracy=float(by_seed.mean()), accuracy_se=error))
+            error = {f"{metric}_se": standard_error(by_seed)} if len(by_seed) > 1 else {}
+            tell(RoundResult(round=number, metrics={metric: float(by_seed.mean())} | error))
 
         run = train(
             plan,

@@ -20,8 +20,7 @@ from fulcrum.errors import ParameterError, listing
 from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan import save_plan
-from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.tuning import LEARNING_RATES, Try, tune
+from fulcrum.simulation.tuning import LEARNING_RATES, Try, public_task, tune
 from fulcrum.views.terminal.screen import Result, counting, facts, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import with_error
@@ -76,7 +75,7 @@ def tune_command(
         person_column=person_column,
         ranges=ranges,
     )
-    task = load_task(data, **learning.data_options)
+    task = public_task(data, **learning.data_options)
     rates = LEARNING_RATES if learning_rates is None else _rates(learning_rates)
     with counting("Tried on public data") as advance:
         tuning = tune(

@@ -97,7 +97,7 @@ def read_heart_disease(folder: str | Path, *, check_counts: bool = True) -> Fede
         raise DataError("source.records-missing", folder=folder, title=SOURCE.title)
     present = set(silos)
     return FederatedRecords(
-        name="heart-disease",
+        name="heart",
         features=np.concatenate(parts),
         labels=np.concatenate(labels),
         classes=("no disease", "disease"),

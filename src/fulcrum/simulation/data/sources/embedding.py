@@ -21,6 +21,7 @@ import numpy.typing as npt
 from fulcrum.arrays import read_only
 from fulcrum.core.store.durable_files import check_writable, write_whole
 from fulcrum.errors import DataError, MissingExtraError, StorageError, listing, suggestion
+from fulcrum.simulation.data.sources.record_columns import WRONG_CELLS
 from fulcrum.simulation.data.sources.sentences import Features, OnBatch, check_batch, sentence_features
 
 _Names: TypeAlias = npt.NDArray[np.str_]
@@ -365,7 +366,7 @@ def _csv_documents(path: Path, content: str) -> Iterator[tuple[int, _Document]]:
                     line=rows.line_num,
                     cells=len(row),
                     columns=len(header),
-                    advice="",
+                    advice=WRONG_CELLS,
                 )
             cells = dict(zip(header, row, strict=True))
             names = {name: cells[name].strip() for name in ("label", "silo", "split") if name in cells}

@@ -13,10 +13,14 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.errors import DataError, MissingExtraError, listing, suggestion
+from fulcrum.regular_files import regular_file
 from fulcrum.simulation.data.sources.images import decode_images
 
 MISSING = ("", "?")
 """Cells without a value."""
+
+WRONG_CELLS = "Give the row a cell for every column, or download or export the file again"
+"""The remedy for a row with too few or too many cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,7 +38,7 @@ class CsvTable:
     lines: Sequence[int]
 
     def words(self, column: str, *, required: bool = False) -> list[str]:
-        """Returns the cells of a column without spaces around them; raises `DataError` for a missing column.
+        """Returns the cells of a column without spaces around them; a cell has printable letters alone.
 
         Args:
             column: The name of the column.
@@ -49,6 +53,9 @@ class CsvTable:
                 suggestion=suggestion(column, self.columns),
             )
         words = [cell.strip() for cell in self.columns[column]]
+        unprintable = next((row for row, word in enumerate(words) if not word.isprintable()), None)
+        if unprintable is not None:  # a damaged file: the cell could become the name of a silo or a region
+            raise self.cell_error(unprintable, column, "printable text")
         if required and "" in words:
             raise self.cell_error(words.index(""), column, "a name")
         return words
@@ -120,9 +127,9 @@ def csv_table(path: Path, *, header: Sequence[str] = ()) -> CsvTable:
     names, lines, rows = list(header), list[int](), list[list[str]]()
     try:
         with (
-            gzip.open(path, "rt", newline="", encoding="utf-8-sig")
+            gzip.open(regular_file(path), "rt", newline="", encoding="utf-8-sig")
             if path.suffix == ".gz"
-            else path.open(newline="", encoding="utf-8-sig")
+            else regular_file(path).open(newline="", encoding="utf-8-sig")
         ) as file:
             reader = csv.reader(file)
             for row in filter(None, reader):
@@ -136,13 +143,15 @@ def csv_table(path: Path, *, header: Sequence[str] = ()) -> CsvTable:
                         line=reader.line_num,
                         cells=len(row),
                         columns=len(names),
-                        advice="",
+                        advice=WRONG_CELLS,
                     )
                 rows.append(row)
                 lines.append(reader.line_num)
-    except (UnicodeDecodeError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError("table.gzip-unreadable", file=path, reason=error) from None
+    except (UnicodeDecodeError, csv.Error) as error:
         raise DataError("table.csv-unreadable", file=path, reason=error) from None
-    if not names:
+    if not names or (header and not rows):
         raise DataError("table.file-empty", file=path)
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:

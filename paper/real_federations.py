@@ -3,9 +3,11 @@
 The first table has the noise of each structure beside the closed forms: the paper's optimum, weights of least noise,
 and persons as the unit, with built-in sizes. Where FULCRUM_DATA names a folder with the tables of a source (in the
 folder itself, or in its folder `federations`), the commands of the gallery follow for the source: the counts of the
-tables, the exposure of the tree, the plan for patients with its report, and the comparison of all rows.
+tables, the exposure of the tree, the plan for patients with its report, and the comparison of all rows. Every cell of
+the page's tables is then compared with these comparisons.
 """
 
+import json
 import shlex
 import sys
 from collections.abc import Sequence
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from _page_tables import PAGE, page_differences, page_tables
 from _printed import Printed, Row, parser, report
 
 import fulcrum
@@ -79,13 +82,30 @@ def show_gallery(name: str) -> int:
         f"exposure {table}",
         f"plan {table} --rounds {ROUNDS} --epsilon 1 {persons} -o {plan}",
         f"report {plan} -o {REPORTS / name}.html",
-        *(f"compare {name} --rounds {ROUNDS} --epsilon {e} --train --splits {SPLITS}" for e in EPSILONS[name]),
+        *(
+            f"compare {name} --rounds {ROUNDS} --epsilon {e} --train --splits {SPLITS} -o {REPORTS / name}-{e}"
+            for e in EPSILONS[name]
+        ),
     ]
     status = 0
     for command in commands:
         print(f"\n$ fulcrum {command}", flush=True)
         status = max(status, run(shlex.split(command)))
-    return status
+    return max(status, check_page(name)) if status == 0 else status
+
+
+def check_page(name: str) -> int:
+    """Compares the page's tables of a federation with the comparisons in `REPORTS`; returns 1 if a cell differs."""
+    checked: list[Row] = []
+    tables = page_tables(name, PAGE.read_text("utf-8"))
+    for epsilon, cells in zip(EPSILONS[name], tables, strict=True):
+        comparison = json.loads((REPORTS / f"{name}-{epsilon}" / "sites.json").read_bytes())
+        differences = page_differences(cells, comparison)
+        for difference in differences:
+            print(f"{name}, epsilon {epsilon}: {difference}", file=sys.stderr)
+        quantity = f"{name}, epsilon {epsilon}, cells of the page that differ"
+        checked.append(Row(quantity=quantity, ours=len(differences), theory=0.0, tolerance=0.0))
+    return report(f"{PAGE.name} beside the comparisons above", checked, "table")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -242,7 +242,11 @@ def test_a_batch_has_at_least_one_record(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"text;label\none;x\n", "has no column 'text'. Rename or add the column; the columns are: text;label"),
+        (
+            "a.csv",
+            b"text;label\none;x\n",
+            "has no column 'text'. Rename or add the column; the columns are: text;label",
+        ),
         (
             "a.csv",
             b"text,labels\none,x\n",

@@ -38,6 +38,8 @@ CLASSES = {"agnews": 4, "cifar10": 10}
 SIDE = 32
 IMAGE_BYTES = 3 * SIDE * SIDE
 
+_GET_NEWS = "Get train.csv and test.csv of AG News as its authors publish them"
+
 OURS = {
     "agnews": {"uniform": 0.67, "optimal": 0.81, "joint": 0.91, "no privacy": 0.93},
     "cifar10": {"uniform": 0.73, "optimal": 0.87, "joint": 0.95, "no privacy": 0.97},
@@ -48,21 +50,33 @@ OURS = {
 def read_news(file: Path) -> tuple[list[str], np.ndarray[Any, Any]]:
     """Returns texts and classes of a CSV file without a header: class from 1, title, description."""
     texts, labels = [], []
-    for line, row in enumerate(csv.reader(io.StringIO(_bytes_of(file).decode("utf-8", "replace"))), 1):
-        if len(row) != 3 or row[0] not in {str(label + 1) for label in range(CLASSES["agnews"])}:
-            raise DataError(
-                f"{file} line {line} must have a class from 1 to 4, a title and a description. Get train.csv and "
-                "test.csv of AG News as its authors publish them"
-            )
-        texts.append(f"{row[1]} {row[2]}")
-        labels.append(int(row[0]) - 1)
+    classes = {str(label + 1) for label in range(CLASSES["agnews"])}
+    try:
+        rows = csv.reader(io.StringIO(_bytes_of(file).decode("utf-8"), newline=""))
+        for row in rows:
+            if len(row) != 3 or row[0] not in classes:
+                raise DataError(
+                    f"{file} line {rows.line_num} must have a class from 1 to 4, a title and a description. {_GET_NEWS}"
+                )
+            texts.append(f"{row[1]} {row[2]}")
+            labels.append(int(row[0]) - 1)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{file} is not a CSV file in UTF-8: {error}. {_GET_NEWS}") from None
+    if not labels:
+        raise DataError(f"{file} is empty. {_GET_NEWS}")
     return texts, np.array(labels)
 
 
-def balanced_rows(labels: np.ndarray[Any, Any], count: int) -> np.ndarray[Any, Any]:
+def balanced_rows(labels: np.ndarray[Any, Any], count: int, classes: int) -> np.ndarray[Any, Any]:
     """Returns the first rows of every class, equally many of each, in the order of the file."""
-    share = count // len(np.unique(labels))
-    return np.sort(np.concatenate([np.flatnonzero(labels == label)[:share] for label in np.unique(labels)]))
+    share = count // classes
+    fewest = int(np.bincount(labels, minlength=classes).min())
+    if not 0 < share <= fewest:
+        raise DataError(
+            f"{count:,} records need {share:,} of each class, and the rarest class has {fewest:,}. Give --records from "
+            f"{classes} to {classes * fewest:,}, or the whole file"
+        )
+    return np.sort(np.concatenate([np.flatnonzero(labels == label)[:share] for label in range(classes)]))
 
 
 def read_images(files: Sequence[Path]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
@@ -73,6 +87,8 @@ def read_images(files: Sequence[Path]) -> tuple[np.ndarray[Any, Any], np.ndarray
         if not len(content) or len(content) % (IMAGE_BYTES + 1):
             raise DataError(f"{file} is not of CIFAR-10's binary version. Get the binary version from its authors")
         parts.append(content.reshape(-1, IMAGE_BYTES + 1))
+        if parts[-1][:, 0].max() >= CLASSES["cifar10"]:
+            raise DataError(f"{file} has a class above 9. Get the binary version of CIFAR-10 from its authors")
     records = np.concatenate(parts)
     return records[:, 1:].reshape(-1, 3, SIDE, SIDE).transpose(0, 2, 3, 1), records[:, 0].astype(np.intp)
 
@@ -87,7 +103,7 @@ def _bytes_of(file: Path) -> bytes:
 def news_features(folder: Path, records: int, tested: int | None) -> dict[str, Any]:
     """Returns the arrays of AG News by the text encoder."""
     (train, y_train), (test, y_test) = (read_news(folder / f"{part}.csv") for part in ("train", "test"))
-    rows = balanced_rows(y_train, records)
+    rows = balanced_rows(y_train, records, CLASSES["agnews"])
     test, y_test = test[:tested], y_test[:tested]
     with counting("Texts") as advance:
         features = sentence_features([*(train[row] for row in rows.tolist()), *test], on_batch=advance)
@@ -102,6 +118,10 @@ def image_features(folder: Path, records: int, tested: int | None, model: Path) 
         raise fulcrum.MissingExtraError("Images need Pillow. Run: pip install '.[embed]' in the checkout") from None
     batches = [folder / f"data_batch_{number}.bin" for number in range(1, -(-records // 10_000) + 1)]
     (train, y_train), (test, y_test) = read_images(batches), read_images([folder / "test_batch.bin"])
+    if len(train) < records:
+        raise DataError(
+            f"{folder} has {len(train):,} images to train on, fewer than {records:,}. Give --records, or get all"
+        )
     sides = {"train": (train[:records], y_train[:records]), "test": (test[:tested], y_test[:tested])}
     parts: dict[str, Any] = {}
     for side, (images, labels) in sides.items():
@@ -161,7 +181,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise DataError(
                 "cifar10 needs the encoder. Give --model, an ONNX file of a ResNet-18 without its last layer"
             )
-        chosen.output.mkdir(parents=True, exist_ok=True)
+        for name, value, least in (
+            ("records", chosen.records, 1),
+            ("tested", chosen.tested, 1),
+            ("seeds", chosen.seeds, 0),
+        ):
+            if value is not None and value < least:
+                raise DataError(f"--{name} must be at least {least}, got {value}")
+        try:
+            chosen.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DataError(f"{chosen.output} cannot be a folder: {error.strerror}. Give another -o") from None
         file = chosen.output / f"{chosen.data}.npz"
         check_writable(file)
         records = chosen.records or TRAINED[chosen.data]
@@ -185,7 +215,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{file} is made from other records, or by another encoder, than our features: it is not the same file, and "
         "the numbers need not agree."
     )
-    picture = [table(f"{title_of(__doc__)}: severe, epsilon 0.99", columns, rows), remarks([(False, note)])]
+    drawn = [table(f"{title_of(__doc__)}: severe, epsilon 0.99", columns, rows)] if rows else []
+    picture = [*drawn, remarks([(False, note)])]
     show(Result(data={"file": str(file), "rows": rows, "note": note}, rows=rows, picture=picture), chosen.format)
     return 0
 

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from _figures import WRITTEN
-from _printed import REPORTED
+from _printed import LEFT_OUT, REPORTED
 
 BY_THEMSELVES = ("recipe_promises", "recipe_suite")
 """The scripts of an hour of processor time, which are run by themselves."""
@@ -42,6 +42,8 @@ def summary(skipped: int) -> str:
     ]
     if skipped:
         said.append(f"Skipped: {skipped} scripts, which need the data folder.")
+    if LEFT_OUT:
+        said.append(f"Left out: {', '.join(LEFT_OUT)}, whose tables are not here.")
     if WRITTEN:
         said.append(f"Figures in {os.path.relpath(WRITTEN[0].parent)}: {', '.join(path.name for path in WRITTEN)}.")
     return "\n".join(said)

@@ -490,6 +490,21 @@ def experiment_parser(doc: str | None, *, tasks: Sequence[str] = TASKS) -> argpa
     return described
 
 
+def lacks_features(tasks: Sequence[str]) -> bool:
+    """Returns true if the folder that FULCRUM_DATA names lacks a feature file, or no folder is named."""
+    folder = os.environ.get(DATA_VARIABLE)
+    return not folder or not all((Path(folder) / f"{name}.npz").is_file() for name in tasks)
+
+
+def skipped_words(program: str, tasks: Sequence[str], instead: str) -> str:
+    """Returns the line of a script that is skipped for want of feature files, with options that need none."""
+    files = " and ".join(f"{name}.npz" for name in tasks)
+    return (
+        f"{program}: skipped, it needs the folder of {files}. Give --data-dir or set {DATA_VARIABLE}; "
+        f"paper/make_features.py makes such files from public files. To see it work on built-in data: {instead}"
+    )
+
+
 def run_experiment(
     doc: str | None,
     work: Callable[[Study, argparse.Namespace], int],
@@ -514,13 +529,8 @@ def run_experiment(
     chosen = described.parse_args(arguments)
     if chosen.seeds < 2:
         described.error(f"--seeds must be at least 2, got {chosen.seeds}: one seed has no standard error")
-    if chosen.data is None and chosen.data_dir is None and DATA_VARIABLE not in os.environ:
-        files = " and ".join(f"{name}.npz" for name in tasks)
-        print(
-            f"{described.prog}: skipped, it needs the folder of {files}. Give --data-dir or set {DATA_VARIABLE}. "
-            "To see it work on built-in data: --data digits",
-            file=sys.stderr,
-        )
+    if chosen.data is None and chosen.data_dir is None and lacks_features(tasks):
+        print(skipped_words(described.prog, tasks, "--data digits"), file=sys.stderr)
         return 0
     names = tuple(tasks) if chosen.data is None else tuple(chosen.data.split(","))
     chosen.figures = chosen.figures or chosen.results.parent

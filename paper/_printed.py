@@ -84,6 +84,10 @@ REPORTED: list[Row] = []
 """Every row that this process has printed."""
 
 
+LEFT_OUT: list[str] = []
+"""The parts of scripts that this process left out for want of data."""
+
+
 class Printed:
     """The expected values of one script, by quantity."""
 

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 from _conflict import mean_over_regions, worst_region_under_swap
-from _experiments import ROUNDS, SWAPPED, Arm, Setting, Study
+from _experiments import ROUNDS, SWAPPED, Arm, Setting, Study, lacks_features, skipped_words
 from _measured import Estimate
 from _printed import parser
 
@@ -179,12 +179,9 @@ def run_works(
         described.error(f"--seeds must be at least 2, got {chosen.seeds}: one seed has no standard error")
     if chosen.processes < 1:
         described.error(f"--processes must be at least 1, got {chosen.processes}")
-    if chosen.data_dir is None and DATA_VARIABLE not in os.environ and "digits" not in chosen.cells:
-        print(
-            f"{described.prog}: skipped, it needs the folder of agnews.npz and cifar10.npz. Give --data-dir or set "
-            f"{DATA_VARIABLE}. To see it work on built-in data: --cells digits",
-            file=sys.stderr,
-        )
+    features = ("agnews", "cifar10")
+    if chosen.data_dir is None and lacks_features(features) and "digits" not in chosen.cells:
+        print(skipped_words(described.prog, features, "--cells digits"), file=sys.stderr)
         return 0
     try:
         return work(chosen)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from _page_tables import PAGE, page_differences, page_tables
-from _printed import Printed, Row, parser, report
+from _printed import LEFT_OUT, Printed, Row, parser, report
 
 import fulcrum
 from fulcrum.cli.command_line import run
@@ -118,6 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             read_real_federation(name)
         except DataError as error:
+            LEFT_OUT.append(f"the gallery of {name}")
             print(f"Left out: the gallery of {name}. {error}", file=sys.stderr)
             continue
         status = max(status, show_gallery(name))

@@ -155,6 +155,23 @@ def vars_of(row):
     return {name: getattr(row, name) for name in row.__slots__}
 
 
+@pytest.mark.parametrize("name", ["main_table", "recipe_suite"])
+def test_a_data_folder_with_tables_alone_skips_what_needs_features(name, tmp_path):
+    (tmp_path / "federations").mkdir()
+    ran = subprocess.run(
+        [sys.executable, str(PAPER / f"{name}.py")],
+        env=os.environ | {"FULCRUM_DATA": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "")
+    assert ran.stderr.startswith(f"{name}.py: skipped, it needs the folder of ")
+    assert "paper/make_features.py" in ran.stderr
+    given = [sys.executable, str(PAPER / f"{name}.py"), "--data-dir", str(tmp_path)]
+    assert subprocess.run(given, capture_output=True, check=False).returncode == 2
+
+
 def test_all_of_it_ends_with_how_many_values_were_checked_and_where_the_figures_are():
     environment = {name: value for name, value in os.environ.items() if name != "FULCRUM_DATA"}
     found = subprocess.run(
@@ -162,10 +179,15 @@ def test_all_of_it_ends_with_how_many_values_were_checked_and_where_the_figures_
     )
     assert found.returncode == 0, found.stderr
     values = sum(row.difference is not None for name in SCRIPTS for row in rows_of(name))
-    end = found.stdout.splitlines()[-4:]
+    end = found.stdout.splitlines()[-5:]
     assert end[0].startswith(f"Checked {values} values: ")
     assert end[1].startswith("Off: 0; 0 more")
-    alone = [name for name in TRAINED if f"paper/{name}.py" in found.stdout.splitlines()[-5]]
+    alone = [name for name in TRAINED if f"paper/{name}.py" in found.stdout.splitlines()[-6]]
     assert alone == ["recipe_promises", "recipe_suite"]
     assert end[2] == f"Skipped: {len(TRAINED) - len(alone)} scripts, which need the data folder."
-    assert end[3].startswith(f"Figures in {Path('out', 'paper')}: floor_figure.json")
+    assert (
+        end[3]
+        == "Left out: the gallery of eicu, the gallery of tcga-brca, the gallery of heart, whose tables are not here."
+    )
+    assert found.stderr.count("paper/make_features.py") == len(TRAINED) - len(alone)
+    assert end[4].startswith(f"Figures in {Path('out', 'paper')}: floor_figure.json")

@@ -268,6 +268,9 @@ def test_files_that_are_not_there_or_not_data_are_refused(folder, monkeypatch):
         monkeypatch.setenv(DATA_VARIABLE, "")
     with pytest.raises(DataError, check=coded("data.file-missing")):
         load_task("txt", data_dir=folder)
+    with pytest.raises(DataError, check=coded("data.feature-file-missing")) as caught:
+        load_task("agnews", data_dir=folder)
+    assert "paper/make_features.py" in caught.value.remedy
     with pytest.raises(DataError, check=coded("data.components-range", features=64)):
         load_task("digits", components=65)
 

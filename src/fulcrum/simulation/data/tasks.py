@@ -285,9 +285,10 @@ def _in_data_folder(name: str, data_dir: str | Path | None) -> Path:
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
         names = sorted(file.stem for file in Path(folder).glob("*.npz"))
-        raise DataError(
-            "data.file-missing", file=path, names=listing(names) or "nothing", suggestion=suggestion(name, names)
-        )
+        present = listing(names) or "nothing"
+        if name in BUILT_IN:
+            raise DataError("data.feature-file-missing", file=path, names=present)
+        raise DataError("data.file-missing", file=path, names=present, suggestion=suggestion(name, names))
     return path
 
 

@@ -107,9 +107,9 @@ print(json.dumps(totals))
     [(KILLS, [10, 5_000, 100_000, 400_000]), (KILLS // 3, [10, 1_500_000, 3_000_000])],
     ids=["one commit", "two commits"],
 )
-def test_a_process_killed_at_any_moment_loses_nothing_that_left(tmp_path, kills, sizes):
+def test_a_process_killed_at_any_moment_loses_nothing_that_left(in_memory, kills, sizes):
     done = subprocess.run(
-        [sys.executable, "-c", RELEASE_UNTIL_KILLED, str(tmp_path), str(kills), "1", json.dumps(sizes)],
+        [sys.executable, "-c", RELEASE_UNTIL_KILLED, str(in_memory), str(kills), "1", json.dumps(sizes)],
         capture_output=True,
         text=True,
         timeout=60 + KILLS,

@@ -95,9 +95,8 @@ def checked(path: Path, number: int) -> bool:
 
 
 @pytest.fixture
-def tmp_path(tmp_path_factory):
-    """A folder in memory: a strike leaves there what it leaves on a disk, since syncs matter to power cuts alone."""
-    return tmp_path_factory.mktemp("struck")
+def tmp_path(in_memory):
+    return in_memory
 
 
 @pytest.fixture(params=["the first", "large", "after a crash"])

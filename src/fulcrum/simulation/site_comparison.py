@@ -240,8 +240,13 @@ def compare_sites(
 def _plans_of(
     unit: UnitName, federation: Topology, task: Task, arguments: Mapping[str, Any], left_out: dict[str, str]
 ) -> dict[tuple[_Key, str], Plan]:
-    """Returns the plans of a unit by row and clip; a row that cannot keep the target is left out with the reason."""
+    """Returns the plans of a unit by row and clip; a row that cannot keep the target is left out with the reason.
+
+    Raises:
+        FulcrumError: No row can keep the target.
+    """
     plans: dict[tuple[_Key, str], Plan] = {}
+    last_error: FulcrumError | None = None
     for row in ROWS:
         if row.unit != unit:
             continue
@@ -251,6 +256,9 @@ def _plans_of(
                 plans[key] = plan_of_row(row, federation, task, clip_norm=clip_norm, **arguments)
             except FulcrumError as error:
                 left_out[f"{row.unit}, {row.name}"] = str(error)
+                last_error = error
+    if not plans and last_error is not None:  # the target itself is wrong, for example a delta of 2
+        raise last_error
     return plans
 
 

@@ -123,7 +123,7 @@ def compare_command(
             federation,
             target,
             folder=folder,
-            splits=splits or SPLITS,
+            splits=SPLITS if splits is None else splits,
             check_counts=check_counts,
             output=output,
             style=style,

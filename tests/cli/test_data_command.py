@@ -92,7 +92,11 @@ def test_compare_trains_a_real_federation_on_its_own_data(command, tmp_path, mon
     assert [row["name"] for row in shown["rows"]][-1] == "each silo alone"
     assert shown["command"].startswith("fulcrum compare heart --rounds 2 --epsilon 8")
     assert "--no-check-counts" in shown["command"]
-    for words, expected in (("--splits 0", "number.whole-range"), ("--delta 2", "accounting.delta-range")):
+    for words, expected in (
+        ("--splits 0", "number.whole-range"),
+        ("--delta 2", "accounting.delta-range"),
+        ("--silos-per-person 0", "unit.silos-per-person-range"),
+    ):
         wrong = [word for word in arguments if word not in ("--splits", 1)] + words.split()
         code, _, err = command(*wrong, "--format", "json")
         assert (code, error_shown(err)["code"]) == (2, expected)

@@ -57,6 +57,9 @@ def compare_real(
         raise ParameterError("cli.real-epsilon-form", name=name, epsilon=target.epsilon) from None
     if output is not None:
         run_folder(output)
+    silos_per_person = target.silos_per_person
+    if silos_per_person > 0:  # a plan refuses any other number
+        silos_per_person = max(silos_per_person, REAL[name].silos_per_person)
     records = read_real_federation(name, folder, check_counts=check_counts)
     with counting("Trained splits") as advance:
         comparison = compare_sites(
@@ -64,7 +67,7 @@ def compare_real(
             rounds=target.rounds,
             epsilon=epsilon,
             splits=splits,
-            silos_per_person=max(target.silos_per_person, REAL[name].silos_per_person),
+            silos_per_person=silos_per_person,
             delta=target.delta,
             accountant=target.accountant,
             neighbours=target.neighbours,

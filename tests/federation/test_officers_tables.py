@@ -95,10 +95,77 @@ def test_headers_in_italian_and_spanish_are_read(header, names):
 
 
 @pytest.mark.parametrize("columns", [None, {"silo": "Ospedale"}])
-def test_a_title_above_a_header_with_two_columns_for_regions_is_named_as_a_title(columns):
-    text = "Elenco della rete,,,\nOspedale,Pazienti,Regione,Provincia\na,900,Lazio,Roma\nb,800,Lazio,Latina\n"
+def test_a_line_of_two_cells_above_a_header_with_two_columns_for_regions_is_refused_as_no_header(columns):
+    text = "Elenco della rete,2025,,\nOspedale,Pazienti,Regione,Provincia\na,900,Lazio,Roma\nb,800,Lazio,Latina\n"
     with pytest.raises(FederationError, check=coded("sheet.header-not-first", line=1, header_line=2)):
         read(text, columns=columns)
+
+
+GERMAN_ROWS = "Klinik;Patienten;Bundesland\nKöln;3.365;NRW\nBonn;1.200;NRW\nKiel;900;Nord\n"
+
+
+@pytest.mark.parametrize("title", ["Verbund Südwest, Stand 2025;;\n", "Verbund Südwest, Stand 2025\n", "Verbund\n;;\n"])
+def test_a_title_above_the_header_is_left_out_with_a_note(title):
+    reading = read(title + GERMAN_ROWS)
+    assert reading.federation.sizes.tolist() == [3365, 1200, 900]
+    named = title.split("\n")[0].rstrip(";")
+    assert f"line 1 is left out: {named!r} is a title above the header" in reading.notes
+
+
+def test_two_titles_and_a_sum_have_a_note_each_and_messages_name_the_lines_of_the_file():
+    titles = "Verbund;;\nStand 31.12.2025;;\n"
+    reading = read(f"{titles}{GERMAN_ROWS}Gesamt;5.465;\n")
+    assert [note for note in reading.notes if "left out" in note] == [
+        "line 1 is left out: 'Verbund' is a title above the header",
+        "line 2 is left out: 'Stand 31.12.2025' is a title above the header",
+        "line 7 is left out: 'Gesamt' has 5465 records, the sum of the lines above",
+    ]
+    with pytest.raises(FederationError, check=coded("sheet.records-type", place="a.csv line 6")):
+        read(f"{titles}{GERMAN_ROWS.replace('900', 'viele')}")
+
+
+def test_a_name_of_a_column_above_a_table_is_no_title():
+    with pytest.raises(FederationError, check=coded("sheet.column-missing", place="a.csv line 1", column="region")):
+        read("silo\na,b\nc,d\n")
+
+
+@pytest.mark.parametrize("before", ["Summe;5.465;\n", "\n", "Summe;5.465;\n\n"])
+def test_remarks_below_a_sum_or_an_empty_line_are_left_out_with_a_note(before):
+    reading = read(f"{GERMAN_ROWS}{before}Quelle: Medizincontrolling;;\nohne Tageskliniken\n")
+    assert reading.federation.sizes.tolist() == [3365, 1200, 900]
+    remarks = [note for note in reading.notes if "a remark below the table" in note]
+    assert ["Quelle: Medizincontrolling" in remarks[0], "ohne Tageskliniken" in remarks[1]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [(f"{GERMAN_ROWS}Hamburg;;\n", 5), (f"{GERMAN_ROWS}Bremen\nJena;4;Ost\n", 5)]
+)
+def test_a_silo_without_records_and_region_is_refused_and_not_taken_for_a_remark(text, line):
+    with pytest.raises(FederationError, check=coded("sheet.cell-alone", line=line)):
+        read(text.replace("Bremen\n", "Bremen;;\n"))
+
+
+def test_an_unknown_column_of_numbers_is_offered_as_records():
+    numbers = "Klinik,Volumen,Region\na,900,x\nb,800,x\n"
+    with pytest.raises(FederationError, check=coded("sheet.column-of-numbers", column="Volumen")) as refused:
+        read(numbers)
+    assert "--column records=Volumen" in str(refused.value)
+    assert read(numbers, columns={"records": "Volumen"}).federation.sizes.tolist() == [900, 800]
+    with pytest.raises(FederationError, check=coded("sheet.column-unknown")):
+        read("Klinik,Leitung,Region\na,Dr. Ott,x\nb,Dr. Roy,x\n")
+
+
+@pytest.mark.parametrize(
+    "heading", ["Fälle p.a.", "Patienten pro Jahr", "Patients per year", "Cas par an", "Patientenzahl 2025"]
+)
+def test_a_heading_that_counts_by_year_is_the_column_of_records(heading):
+    assert read(f"Klinik,{heading},Region\na,900,x\nb,800,x\n").federation.sizes.tolist() == [900, 800]
+
+
+def test_a_refusal_for_want_of_columns_names_the_columns_to_choose_from():
+    with pytest.raises(FederationError, check=coded("sheet.column-missing")) as refused:
+        read("Träger,Patienten,Ort\na,900,x\nb,800,x\n")
+    assert "--column silo=NAME --column region=NAME, with NAME among: Träger, Ort" in str(refused.value)
 
 
 def test_a_column_that_is_no_outer_tier_is_one_mistake_and_the_remedy_names_the_column():

@@ -147,6 +147,16 @@ READ = {
             "the column 'Jahr' is read as an outer tier, with '2025'. If it is none: --column ignore=Jahr",
         ],
     ),
+    "excel-de-titel.csv": (
+        [("Köln", 2631, "West")],
+        {},
+        [
+            WINDOWS,
+            SEMICOLONS,
+            "line 1 is left out: 'Teilnehmende Kliniken, Stand 31.12.2025' is a title above the header",
+            columns_as(silo="Klinik", records="Fälle", region="Region"),
+        ],
+    ),
     "excel-ch-apostroph.csv": (
         [("Inselspital", 2631, "Bern"), ("Universitätsspital", 12400, "Zürich")],
         {},
@@ -295,7 +305,6 @@ REFUSED = {
     ),
     "excel-de-msdos.csv": f" line 1 is neither UTF-8 nor Windows-1252. {SAVE}",
     "excel-fr-macintosh.csv": f" line 1 is neither UTF-8 nor Windows-1252. {SAVE}",
-    "excel-de-titel.csv": " line 1 names no columns; the header is line 3. Remove the lines above line 3",
     "excel-de-telefon.csv": (
         " line 3: region 'West' is in two nodes of the tier 'Telefon', '0221 4780' and '0228 2870'. Columns after "
         "'region' are outer tiers. Name the same Telefon in every row of a region, or ignore the column 'Telefon': --column ignore=Telefon"

@@ -26,7 +26,6 @@ from fulcrum.errors import FederationError
 from fulcrum.readers.federation import Federation
 from fulcrum.readers.silo_table import (
     NUMBER_COLUMNS,
-    REQUIRED_COLUMNS,
     USUAL_COLUMNS,
     Silos,
     checked_header,
@@ -43,7 +42,8 @@ from fulcrum.readers.spreadsheets.column_names import (
     numbers_rows,
     stands_for,
 )
-from fulcrum.readers.spreadsheets.sheet_text import HARD_SPACES, SheetText, sheet_text
+from fulcrum.readers.spreadsheets.sheet_text import HARD_SPACES, LOOKED_AT, SheetText, sheet_text
+from fulcrum.readers.spreadsheets.surrounding_lines import lone_cell, without_remarks, without_titles
 from fulcrum.readers.spreadsheets.total_rows import called_total, is_total
 from fulcrum.readers.spreadsheets.written_numbers import Thousands, WrittenColumn, is_plain, settle_column
 
@@ -60,9 +60,9 @@ _OF_OTHER_LINES = ("sheet.total-wrong", "sheet.silo-is-sum", "sheet.signs-confli
 _OF_ALL_LINES = ("table.cells-number", "sheet.number-ambiguous")  # one remedy for the whole table
 _MAY_END_EARLY = (None, "", "epsilon", "group")  # old Excel leaves empty cells at the end of a line out
 _COMPARED_ROWS = 10_000  # rows in which columns are compared, to find the column that refines the others
-_LOOKED_AT = 12  # lines in which a header is looked for, to name its line in a message
 _FORMULA_ERROR = re.compile(r"#[^\W\d_¡][\w/]*[!?]|#¡\w+!|#DIV/0!|#N/A|#NV")
 _A_FEW = 3  # silos; fewer can have 1 and 2 records by chance
+_NUMBER = re.compile(r"[0-9][0-9.,'’\s]*")
 _HARD_SPACES = str.maketrans(dict.fromkeys(HARD_SPACES, " "))
 
 
@@ -109,12 +109,19 @@ def sheet_federation(
         FederationError: The table is wrong, or has two possible meanings. The error names up to `MOST_MISTAKES`
             mistakes, each in its line.
     """
-    text = sheet_text(data, file)
+    text = without_titles(sheet_text(data, file))
     header = _header(text, columns)
     try:
         return _read_rows(text, header, name, thousands)
     except FederationError as error:
-        raise _all_mistakes(error, text, header, thousands) from None
+        mistake = error
+    if (bare := without_remarks(text)) is not text:  # looked for in a refused table alone: each row is read for it
+        text = bare
+        try:
+            return _read_rows(text, header, name, thousands)
+        except FederationError as error:
+            mistake = error
+    raise _all_mistakes(mistake, text, header, thousands) from None
 
 
 def _read_rows(
@@ -130,6 +137,7 @@ def _all_mistakes(
     first: FederationError, text: SheetText, header: _Header, thousands: Thousands | None
 ) -> FederationError:
     """Returns the error on a table with the mistakes of all lines: the table is read again without the wrong lines."""
+    first = _of_lone_cell(first, text)
     mistakes, skipped = [first], set(text.skipped)
     if first.code in _OF_ALL_LINES:
         return first
@@ -146,7 +154,7 @@ def _all_mistakes(
         except FederationError as error:
             if error.code in (*_OF_OTHER_LINES, *_OF_ALL_LINES) or _line_of(error, text) in (0, *skipped):
                 break
-            mistakes.append(error)
+            mistakes.append(_of_lone_cell(error, text))
         else:
             break
     if len(mistakes) == 1:
@@ -154,6 +162,14 @@ def _all_mistakes(
     listed = " ".join(f"({number}) {mistake}." for number, mistake in enumerate(mistakes, start=1))
     more = "at least " if len(mistakes) == MOST_MISTAKES else ""
     return FederationError("sheet.several-mistakes", file=text.file, more=more, count=len(mistakes), listed=listed)
+
+
+def _of_lone_cell(error: FederationError, text: SheetText) -> FederationError:
+    """Returns the error on a line with a single filled cell, such as a remark; of another line the error itself."""
+    if error.code not in ("sheet.records-missing", "sheet.node-missing"):
+        return error
+    cell = lone_cell(text, line := _line_of(error, text))
+    return FederationError("sheet.cell-alone", file=text.file, line=line, cell=cell[:40]) if cell else error
 
 
 def _column_to_ignore(error: FederationError) -> str:
@@ -181,8 +197,8 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
     headings = [plain_cell(name.strip()) for name in first]
     try:
         meaning = meaning_of(headings, where, columns, finest=lambda places: _finest(text, places))
-    except FederationError:
-        if sum(map(bool, headings)) < len(REQUIRED_COLUMNS):
+    except FederationError as error:
+        if error.code == "sheet.column-not-found":
             _refuse_title(text, line, columns)
         raise
     names = list(meaning.names)
@@ -195,11 +211,28 @@ def _header(text: SheetText, columns: Columns | None) -> _Header:
     header = _Header(line=line, headings=headings, names=names, notes=notes)
     try:
         checked_header(header.columns, where, meaning.declared)
-    except FederationError:
+    except FederationError as error:
         if SILO not in names or "region" not in names:
             _refuse_title(text, line, columns)
+        if error.code == "sheet.column-unknown" and "records" not in names:
+            _refuse_numbers(text, where, names.index(str(error.details["column"])), headings)
         raise
     return header
+
+
+def _refuse_numbers(text: SheetText, where: str, place: int, headings: Sequence[str]) -> None:
+    """Raises `FederationError` if a column of unknown meaning holds numbers: it may be the column of records."""
+    cells = [cell.strip() for _, row in islice(text.rows(), 1, _COMPARED_ROWS) for cell in row[place : place + 1]]
+    filled = [cell for cell in cells if cell]
+    if filled and all(_NUMBER.fullmatch(cell) for cell in filled):
+        name = headings[place]
+        raise FederationError(
+            "sheet.column-of-numbers",
+            place=where,
+            column=name,
+            records_option=column_option("records", name),
+            ignore_option=column_option(IGNORE, name),
+        )
 
 
 def _doubtful_places(names: Sequence[str | None], declared: Container[str]) -> list[int]:
@@ -238,7 +271,7 @@ def _finest(text: SheetText, places: Sequence[int]) -> int | None:
 
 def _refuse_title(text: SheetText, line: int, columns: Columns | None) -> None:
     """Raises `FederationError` if a later line is a header and the first line, such as a title, is none."""
-    for number, row in islice(text.rows(), 1, _LOOKED_AT):
+    for number, row in islice(text.rows(), 1, LOOKED_AT):
         try:
             headings = [plain_cell(name.strip()) for name in row]
             meant = meaning_of(headings, "", columns, finest=lambda places: places[0]).names

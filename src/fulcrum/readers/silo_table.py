@@ -15,7 +15,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, NameArray
 from fulcrum.core.topology import KNOWN_COLUMNS, SILO, Tier, reserved_problem, tier_name_problem
-from fulcrum.errors import FederationError, listing
+from fulcrum.errors import FederationError, in_one_line, listing
 from fulcrum.readers.federation import Federation
 from fulcrum.readers.spreadsheets.column_names import IGNORE, SITE, column_option, expected_tier, without_accents
 
@@ -65,9 +65,7 @@ def checked_header(header: Sequence[str], where: str, declared: Container[str] =
     for usual in USUAL_COLUMNS:
         meant = "" if usual in names else _stand_in(usual, names)
         if meant or (usual not in names and usual in REQUIRED_COLUMNS):
-            meant = meant or (
-                f" Every table needs {listing(REQUIRED_COLUMNS)}. Where it has another name: --column {usual}=NAME"
-            )
+            meant = meant or f" Every table needs {listing(REQUIRED_COLUMNS)}. {_other_names(names)}"
             raise FederationError("sheet.column-missing", place=where, column=usual, suggestion=meant)
     for k, name in enumerate(names):
         if name in (*KNOWN_COLUMNS, "region", SITE):
@@ -87,6 +85,15 @@ def checked_header(header: Sequence[str], where: str, declared: Container[str] =
         if problem := tier_name_problem(name):
             raise FederationError("sheet.column-not-tier", place=where, reason=problem)
     return names
+
+
+def _other_names(names: Sequence[str]) -> str:
+    """Returns the options that name the required columns, and the columns to choose from."""
+    missing = [column for column in REQUIRED_COLUMNS if column not in names]
+    others = [name for name in names if name not in (*KNOWN_COLUMNS, "region", SITE)]
+    where = "Where it has another name" if len(missing) == 1 else "Where they have other names"
+    choice = f", with NAME among: {in_one_line(listing(others))}" if others else ""
+    return f"{where}: {' '.join(f'--column {column}=NAME' for column in missing)}{choice}"
 
 
 def _stand_in(required: str, names: Sequence[str]) -> str:

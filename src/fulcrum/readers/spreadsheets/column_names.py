@@ -64,14 +64,14 @@ def without_accents(name: str) -> str:
 _FIRST_CHOICE = {
     SILO: fold_words(
         """silo client site hospital clinic device participant organisation organization institution bank
-        krankenhaus klinik klinikum standort spital einrichtung teilnehmer
+        krankenhaus klinik klinikum haus klinikname standort spital einrichtung teilnehmer
         hôpital clinique établissement centre
         clínica centro sede
         ospedale struttura presidio ziekenhuis"""
     ),
     "records": fold_words(
         """records size count samples examples rows patients cases n
-        patienten fälle fallzahl fallzahlen datensätze anzahl
+        patienten fälle fallzahl fallzahlen patientenzahl patientenzahlen behandlungsfälle datensätze anzahl
         cas dossiers effectif effectifs enregistrements échantillons
         pacientes casos registros muestras
         pazienti casi ricoveri patiënten"""
@@ -104,9 +104,10 @@ _TIERS = fold_words(
 _FILLERS = fold_words(
     """number of the no nr num name id code anzahl der die das des von
     nombre de du la le les l d nom número del los las el
-    numero nome di dei degli delle della dell"""
+    numero nome di dei degli delle della dell
+    p a pa per annum pro je jahr jährlich year yearly annual par an annuel annuels año anual anno"""
 )
-"""Words to skip in a heading: "Number of patients", "Nom de l'hôpital"."""
+"""Words to skip in a heading: "Number of patients", "Nom de l'hôpital", "Fälle p. a."."""
 
 _NUMBERING = fold_words("nr no lfdnr index row rows unnamed0 zeile ligne fila x")
 

@@ -11,7 +11,9 @@ import csv
 import io
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from fulcrum.errors import FederationError, in_one_line
 from fulcrum.readers.spreadsheets.column_names import stands_for
@@ -27,6 +29,9 @@ HARD_SPACES = "\xa0\u202f\u2009"
 
 RARE = f"{HARD_SPACES}'#"
 """Letters with a meaning in a cell: hard spaces, the apostrophe before a formula, and the sign of an error."""
+
+LOOKED_AT = 12
+"""Lines in which a header is looked for."""
 
 _BARE = {"utf-8-sig": "utf-8", "utf-16": "utf-16-le"}  # the same encodings without a byte order mark
 _HEAD = 1 << 16  # bytes that decide on encoding and separator
@@ -176,21 +181,27 @@ def _bad_line(data: bytes) -> tuple[int, bytes]:
 
 
 def _separator(head: str, file: str) -> str:
-    """Returns the separator that makes the first line a header, else the separator with the most cells there."""
-    cells = {separator: _first_cells(head, separator, file) for separator in SEPARATORS}
-    for separator, names in cells.items():
-        if all(any(stands_for(name, column) for name in names) for column in ("silo", "region")):
-            return separator
+    """Returns the separator that makes one of the first lines a header, else the separator with the most cells."""
+    first = {separator: _first_rows(head, separator, file) for separator in SEPARATORS}
+    for place in range(LOOKED_AT):  # a title may stand above the header
+        for separator, rows in first.items():
+            names = rows[place] if place < len(rows) else ()
+            if all(any(stands_for(name, column) for name in names) for column in ("silo", "region")):
+                return separator
     if re.match(r'\ufeff?"[^"]*" "', head):
         raise FederationError("sheet.separated-by-spaces", file=file)
-    return max(cells, key=lambda separator: len(cells[separator]))
+    widths = {separator: [*map(len, rows), *[0] * (LOOKED_AT - len(rows))] for separator, rows in first.items()}
+    wide = next((place for place in range(LOOKED_AT) if max(width[place] for width in widths.values()) > 1), 0)
+    return max(SEPARATORS, key=lambda separator: widths[separator][wide])
 
 
-def _first_cells(head: str, separator: str, file: str) -> list[str]:
-    try:
-        return next(_rows(io.StringIO(head.removeprefix("\ufeff"), newline=""), separator, file, 1), (1, []))[1]
-    except FederationError:
-        return []
+def _first_rows(head: str, separator: str, file: str) -> list[list[str]]:
+    """Returns the first rows with content, up to a row that cannot be read with the separator."""
+    stream = io.StringIO(head.removeprefix("\ufeff"), newline="")
+    rows: list[list[str]] = []
+    with suppress(FederationError):
+        rows.extend(row for _, row in islice(_rows(stream, separator, file, 1), LOOKED_AT))
+    return rows
 
 
 def _rows(stream: io.TextIOBase, separator: str, file: str, line: int) -> Iterator[tuple[int, list[str]]]:

@@ -280,3 +280,16 @@ def test_a_column_of_remarks_with_gaps_is_one_mistake_and_hides_no_other():
     assert refused.value.details["count"] == 2
     assert said.count("--column ignore=Bemerkung") == 1
     assert "line 4: records='k. A.'" in said
+
+
+def test_a_misspelt_file_is_answered_with_the_file_beside_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Fallzahlen.csv").write_text("silo,records,region\na,9,x\n", encoding="utf-8")
+    (tmp_path / "Fallzahl.docx").write_bytes(b"")
+    for name, near in (
+        ("Fallzahlen", "Fallzahlen.csv"),
+        (str(tmp_path / "Falzahlen.csv"), str(tmp_path / "Fallzahlen.csv")),
+    ):
+        with pytest.raises(FederationError, check=coded("federation.name-unknown")) as refused:
+            fulcrum.read_federation(name)
+        assert str(refused.value).endswith(f"Did you mean {near!r}?")

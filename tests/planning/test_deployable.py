@@ -87,7 +87,8 @@ def test_every_reason_is_given_with_its_remedy(tmp_path):
     for reason, said in zip(
         found,
         (
-            "one tier of aggregators, this one has region, country. Plan one tier: leave country out",
+            "one tier of aggregators, this one has region, country. Plan one tier: leave country out "
+            "of the federation; for a table: --column ignore=country",
             "silos draw their own noise. Plan with --injection silo",
             "'l/é' cannot name the files of a site",
             "'server' names two sites",
@@ -126,7 +127,8 @@ def test_flower_refuses_what_it_cannot_run_each_with_its_remedy(tmp_path):
     for reason, said in zip(
         found,
         (
-            "one tier of regions, this one has region, country. Plan one tier",
+            "one tier of regions, this one has region, country. Plan one tier: leave country out of the "
+            "federation; for a table: --column ignore=country",
             "sums must be masked. Plan with --aggregation masked",
             "'server' names two sites",
             "the plan carries keys, but none of 'b'. Give every silo a key, or none",

@@ -33,6 +33,19 @@ def test_long_tables_are_cut_in_the_picture_alone(capsys):
     assert len(json.loads(capsys.readouterr().out)) == 100
 
 
+def test_a_long_name_breaks_after_its_hyphen_and_no_earlier_than_headings_do(capsys, monkeypatch):
+    columns = (
+        Column(key="region", heading="region", figures=False),
+        *(Column(key=f"{k}", heading="noise multiplier") for k in range(5)),
+    )
+    rows = [{"region": name, **dict.fromkeys("01234", 123456)} for name in ("Baden-Württemberg", "Nord")]
+    for width, lines in (("100", ["Baden-Württemberg"]), ("80", ["Baden-", "Württemberg"])):
+        monkeypatch.setenv("COLUMNS", width)
+        show(Result(data=rows, rows=rows, picture=[table("regions", columns, rows)]), "table")
+        shown = [line.split("  ")[0].strip() for line in capsys.readouterr().out.splitlines()]
+        assert [line for line in shown if "emberg" in line or "Baden" in line] == lines
+
+
 def test_infinities_have_no_word_in_json(capsys):
     show(Result(data={"a": [float("inf"), (1.0, float("nan"))]}, rows=()), "json")
     assert json.loads(capsys.readouterr().out) == {"a": [None, [1.0, None]]}

@@ -7,6 +7,7 @@
 The machines of sites and the access to them are the engine's affair: the rules here follow from the plan alone.
 """
 
+import shlex
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -54,9 +55,9 @@ def refusals_on_flower(plan: "Plan") -> tuple[str, ...]:
 
 
 def _on_flower(plan: "Plan") -> Iterator[str]:
-    silos, tiers = plan.federation.silo_names.tolist(), ", ".join(tier.name for tier in plan.federation.tiers)
-    if len(plan.federation.tiers) > 1:
-        yield f"this engine runs plans with one tier of regions, this one has {tiers}. Plan one tier"
+    silos = plan.federation.silo_names.tolist()
+    if several := _several_tiers(plan):
+        yield f"this engine runs plans with one tier of regions, {several}"
     if not plan.is_masked:
         yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
     names = (
@@ -72,12 +73,19 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
 
 
 def _on_tiers(plan: "Plan") -> str:
+    several = _several_tiers(plan)
+    return several and f"this engine runs plans with one tier of aggregators, {several}"
+
+
+def _several_tiers(plan: "Plan") -> str:
+    """Returns the tiers of a plan with more than one, and how to plan one; "" for a plan with one tier."""
     tiers = [tier.name for tier in plan.federation.tiers]
     if len(tiers) == 1:
         return ""
+    options = " ".join(f"--column {shlex.quote(f'ignore={tier}')}" for tier in tiers[1:])
     return (
-        f"this engine runs plans with one tier of aggregators, this one has {', '.join(tiers)}. "
-        f"Plan one tier: leave {', '.join(tiers[1:])} out of the federation"
+        f"this one has {', '.join(tiers)}. Plan one tier: leave {', '.join(tiers[1:])} out of the federation; "
+        f"for a table: {options}"
     )
 
 

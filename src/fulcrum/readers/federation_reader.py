@@ -137,7 +137,7 @@ def _read_file(path: Path, source: str, columns: Columns | None, thousands: Thou
 def _check_kind(path: Path, source: str, file: str) -> None:
     """Raises `FederationError` if the file does not exist or has an unknown suffix."""
     if not source or not path.exists():
-        near = suggestion(source, PROFILES)
+        near = suggestion(source, [*PROFILES, *_files_beside(path)])
         raise FederationError("federation.name-unknown", source=source, known=listing(PROFILES), suggestion=near)
     if path.is_dir():
         raise FederationError("federation.file-is-folder", source=source, suffixes=listing(_KINDS))
@@ -145,6 +145,16 @@ def _check_kind(path: Path, source: str, file: str) -> None:
         raise FederationError(
             "federation.suffix-unknown", file=file, suffix=path.suffix, known=listing(_KINDS), advice=_export(path)
         )
+
+
+def _files_beside(path: Path) -> list[str]:
+    """Returns the files of a folder that can be read as a federation, with the folder as the user wrote the folder."""
+    folder = path.parent
+    return (
+        [str(folder / file.name) for file in folder.iterdir() if file.suffix.lower() in _KINDS and file.is_file()]
+        if folder.is_dir()
+        else []
+    )
 
 
 def _export(path: Path) -> str:

@@ -8,6 +8,7 @@ import json
 import math
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -132,7 +133,7 @@ def table(
     for column, heading, width in zip(columns, headings, widths, strict=True):
         drawn.add_column(heading, justify="right" if column.figures else "left", overflow="fold", width=width)
     for row in cells:
-        drawn.add_row(*row)
+        drawn.add_row(*map(_broken_at_hyphens, row, widths))
     left = (len(rows) if total is None else total) - ROWS_SHOWN
     if left > 0:
         note = f"{left:,} more not shown; {elsewhere}.{' ' + note if note else ''}"
@@ -317,6 +318,10 @@ def _screen_width() -> int:
     return max(Console().width, _NARROWEST)
 
 
+_WORDS = re.compile(r"\s+")
+_PARTS = re.compile(r"\s+|(?<=[^\W\d_]{2}-)(?=[^\W\d_])")  # after hyphens too, where `textwrap` breaks
+
+
 def _widths(columns: Sequence[Column], headings: Sequence[Text], cells: Sequence[Sequence[Text]]) -> list[int]:
     """Returns the widths of columns: on a narrow screen headings and texts take more lines, figures never."""
     widest = [max((row[index].cell_len for row in cells), default=0) for index in range(len(columns))]
@@ -324,19 +329,33 @@ def _widths(columns: Sequence[Column], headings: Sequence[Text], cells: Sequence
     widths = [
         max([wide, *map(cell_len, heading.plain.split("\n"))]) for heading, wide in zip(headings, widest, strict=True)
     ]
-    longest = [
-        max((cell_len(part) for row in cells for part in row[index].plain.split()), default=0)
-        for index in range(len(columns))
-    ]
+    whole, parts = (_longest_parts(cells, len(columns), between) for between in (_WORDS, _PARTS))
     room = _screen_width() - _GAP * len(columns) + 1
-    for shortest in (math.inf, *_NAME_WIDTHS):  # lines break between words first, and inside a long name at last
+    # Lines break between words first, then after the hyphens of a long name, and inside the name at last.
+    for shortest in (whole, parts, *([width] * len(columns) for width in _NAME_WIDTHS)):
         least = [
-            max(word, wide if column.figures else int(min(wide, part if shortest == math.inf else shortest)))
-            for column, word, wide, part in zip(columns, words, widest, longest, strict=True)
+            max(word, wide if column.figures else min(wide, short))
+            for column, word, wide, short in zip(columns, words, widest, shortest, strict=True)
         ]
         while sum(widths) > room and (wider := [k for k, width in enumerate(widths) if width > least[k]]):
             widths[max(wider, key=lambda k: widths[k])] -= 1
     return widths
+
+
+def _longest_parts(cells: Sequence[Sequence[Text]], count: int, between: re.Pattern[str]) -> list[int]:
+    """Returns by column the width of the longest part of a cell that has no place to break."""
+    return [
+        max((cell_len(part) for row in cells for part in between.split(row[index].plain)), default=0)
+        for index in range(count)
+    ]
+
+
+def _broken_at_hyphens(cell: Text, width: int) -> Text:
+    """Returns a cell that breaks a long name, such as Baden-Württemberg, after a hyphen where there is one."""
+    text = cell.plain
+    if cell_len(text) <= width or "-" not in text or cell_len(text) > len(text):  # some letters take two columns
+        return cell
+    return Text("\n".join(textwrap.wrap(text, width)), style=cell.style)
 
 
 def _mean(accuracies: Sequence[Any]) -> float:

@@ -109,7 +109,8 @@ def values_of(column, rows):
 def shown_commands(page):
     """The commands under "Make it again"."""
     listed = page[page.index('id="again"') :]
-    return html.unescape(listed[listed.index("<code>") + 6 : listed.index("</code>")]).splitlines()
+    code = listed[listed.index("<code>") + 6 : listed.index("</code>")]
+    return html.unescape(re.sub(r"</?span[^>]*>", "", code)).splitlines()
 
 
 @pytest.fixture(scope="module")

@@ -376,3 +376,59 @@ def test_no_name_is_cut_in_the_charts_of_regions(width, visit, countries):
     if width == 1280:
         assert COUNTRIES.name in page.locator('figure[data-chart="tree"] .live svg').text_content()
         assert "Mecklenburg-Vorpommern" in page.locator('figure[data-chart="epsilon"] .live svg').text_content()
+
+
+def test_on_a_phone_both_epsilons_stand_in_sight_beside_the_name(visit, countries):
+    page = narrowed(visit(countries), 390)
+    assert page.locator("#rows th").all_inner_texts()[:3] == ["silo", "ε above", "ε inside"]
+    box = page.locator("#rows").bounding_box()
+    for heading in ("ε above", "ε inside"):
+        head = page.get_by_role("columnheader", name=heading).bounding_box()
+        assert head["x"] + head["width"] <= box["x"] + box["width"]
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.locator("#rows th").nth(1).filter(has_text="region").wait_for()
+
+
+def test_commands_break_between_words_alone_and_are_copied_as_they_are(visit, countries):
+    page = narrowed(visit(countries), 390)
+    code = page.locator("pre code")
+    boxes = code.locator(".word").evaluate_all(
+        "(words) => words.map((w) => [w.textContent, w.getBoundingClientRect().top, w.getBoundingClientRect().height])"
+    )
+    assert "--epsilon" in {word for word, _, _ in boxes}
+    assert len({top for _, top, _ in boxes}) > 3  # the commands are longer than a line
+    assert len({height for _, _, height in boxes}) == 1  # no word takes two lines
+    copied = code.evaluate("(code) => { getSelection().selectAllChildren(code); return getSelection().toString(); }")
+    first, second, *_ = copied.strip().split("\n")
+    assert first.startswith("fulcrum plan FEDERATION --rounds 10 --delta 1e-05 --epsilon region=2.0,country=1.0 ")
+    assert second == "fulcrum verify plan.json"
+
+
+_CURVE_BENEATH_NAMES = """
+(picture) => {
+  const curve = picture.querySelector(".mark-line path");
+  const frame = curve.getScreenCTM();
+  const points = Array.from({ length: 400 }, (_, k) =>
+    curve.getPointAtLength((k / 399) * curve.getTotalLength()).matrixTransform(frame));
+  return [...picture.querySelectorAll(".mark-text text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return points.some((p) => p.x > box.left && p.x < box.right && p.y > box.top - 1 && p.y < box.bottom + 1);
+  }).map((text) => text.textContent);
+}
+"""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize(
+    ("federation", "settings"),
+    [
+        ("tcga-brca", {"weights": "equal"}),
+        ("consortium", {"recipe": "joint", "parameters": 34, "least_influence": 0.5}),
+    ],
+)
+def test_no_name_touches_the_curve_of_influence(width, federation, settings, visit, tmp_path):
+    plan = fulcrum.plan(federation, rounds=10, epsilon=1.0, **settings)
+    page = narrowed(visit(written(tmp_path, plan)), width)
+    picture = with_even_letters(page).locator('figure[data-chart="weights"] .live svg')
+    assert "this plan" in picture.text_content()
+    assert picture.evaluate(_CURVE_BENEATH_NAMES) == []

@@ -287,7 +287,8 @@ def test_the_terminal_names_a_dispersion_only_where_it_can_be_saved(options, sai
 
 def commands_of(page):
     listed = page[page.index('id="again"') :]
-    return html.unescape(listed[listed.index("<code>") + 6 : listed.index("</code>")]).splitlines()
+    code = listed[listed.index("<code>") + 6 : listed.index("</code>")]
+    return html.unescape(re.sub(r"</?span[^>]*>", "", code)).splitlines()
 
 
 def test_make_it_again_lists_the_training_too_and_what_it_lists_runs(tmp_path, monkeypatch, capsys):

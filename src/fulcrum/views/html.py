@@ -130,6 +130,12 @@ def _whole_options(text: str) -> Markup:
     return Markup(re.sub("--[a-z-]+", r'<span class="option">\g<0></span>', str(escape(text))))  # noqa: S704
 
 
+def _whole_words(command: str) -> Markup:
+    """Returns a command that breaks no line after a hyphen; a word longer than a line still breaks inside."""
+    words = map(str, map(escape, command.split(" ")))
+    return Markup(" ".join(f'<span class="word">{word}</span>' if "-" in word else word for word in words))  # noqa: S704
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -147,6 +153,7 @@ def _environment() -> Environment:
         "rate": rate_text,
         "rounded_up": rounded_up,
         "whole_options": _whole_options,
+        "whole_words": _whole_words,
     }
     return environment
 

@@ -321,6 +321,10 @@ def learning_chart(
     }
 
 
+_ROOM_FOR_NAME = 24
+"""Pixels below the lowest point of a curve, for the name of its right end."""
+
+
 def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], here: ChartRow, description: str) -> Spec:
     """Returns a curve of alternatives, with names at its ends and at the plan."""
     across = {
@@ -333,6 +337,8 @@ def _curve(points: list[ChartRow], *, x: tuple[str, str], y: tuple[str, str], he
         "type": "quantitative",
         **spread_axis(y[1], (point[y[0]] for point in [*points, here]), zero=False),
     }
+    if "padding" in up["scale"]:
+        up["scale"]["padding"] = _ROOM_FOR_NAME
     middle = math.sqrt(points[0][x[0]] * points[-1][x[0]])
     ends = [{**points[-1], "label": "uniform"}]
     if not math.isclose(here[x[0]], points[0][x[0]], rel_tol=0.02):

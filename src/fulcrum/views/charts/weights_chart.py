@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from fulcrum.planning.comparisons.weight_tradeoff import WeightChoice
 from fulcrum.views.charts.chart_style import NAME_WIDTH, ChartRow, Spec, curve_layers, name_layer, short_names, tooltip
+from fulcrum.views.charts.name_places import HEIGHT, LINE, PADDING, NamedPoint, NamePlace, free_places
 
 _NEAR = 0.02
 """Distance, as a share of an axis, below which two points look like a single point."""
@@ -21,8 +22,8 @@ _NARROWEST = 0.01
 _NOTHING = 5e-4
 """A share of the model that prints as zero."""
 
-_LINE = 0.07
-"""Height of a line of text, as a share of the height of the chart."""
+_HEADROOM = 1.18
+"""Most noise of the axis, over the most noise of the chart: names stand above the curve."""
 
 _CLEARLY_LESS = 0.95
 """Share of its influence by size: a region that keeps less is named in the chart."""
@@ -64,19 +65,35 @@ def weights_chart(
     pays = here if float(here["influence"]) < _CLEARLY_LESS else points[-1]
     names = [("muted", end) for end in separate if not near(here, end)]
     names.append(("strong", {**here, "label": label}))
+    texts = [_name_lines(point, pays=point["moved"] == pays["moved"]) for _, point in names]
+
+    def place_on_chart(point: ChartRow) -> tuple[float, float]:
+        return point["moved"] / max(widest, _NARROWEST), 1 - point["noise"] / (_HEADROOM * highest)
+
+    wished = [
+        NamedPoint(
+            at=place_on_chart(point),
+            lines=tuple(lines),
+            right=point["moved"] > widest / 2,
+            # The line falls from the left: a point under the line, or at its end, is named below.
+            below=point["moved"] > widest / 2 or "equal" in point["label"],
+        )
+        for (_, point), lines in zip(names, texts, strict=True)
+    ]
+    places = free_places(wished, curve=[place_on_chart(point) for point in points])
     encoding: Spec = {
         "x": {
             "field": "moved",
             "type": "quantitative",
             "title": f"share of the model moved between {tier}s",
-            "scale": {"domain": [0, max(widest, _NARROWEST)], "padding": 14, "nice": False},
+            "scale": {"domain": [0, max(widest, _NARROWEST)], "padding": PADDING, "nice": False},
             "axis": {"format": "~%", "grid": False, "labelFlush": True},
         },
         "y": {
             "field": "noise",
             "type": "quantitative",
             "title": "noise, share of sizes'",
-            "scale": {"zero": True, "domainMax": 1.18 * highest, "nice": False},
+            "scale": {"zero": True, "domainMax": _HEADROOM * highest, "nice": False},
             "axis": {"format": "~%"},
         },
     }
@@ -90,21 +107,14 @@ def weights_chart(
     return {
         "description": _description(choices, own, tier),
         "width": "container",
-        "height": 240,
+        "height": HEIGHT,
         "padding": {"left": 5, "right": 16, "top": 5, "bottom": 5},  # half of the last label may stand outside
         "layer": [
             *curve_layers(points, here, encoding, tips=hover, marked=separate),
             *(
                 layer
-                for style, named in names
-                for layer in _name_layers(
-                    named,
-                    style,
-                    encoding,
-                    right=named["moved"] > widest / 2,
-                    height=named["noise"] / highest,
-                    pays=named["moved"] == pays["moved"],
-                )
+                for (style, point), lines, place in zip(names, texts, places, strict=True)
+                for layer in _name_layers(point, lines, style, encoding, place)
             ),
         ],
     }
@@ -134,24 +144,28 @@ def _point(choice: WeightChoice, base: float) -> ChartRow:
     }
 
 
-def _name_layers(point: ChartRow, style: str, encoding: Spec, *, right: bool, height: float, pays: bool) -> list[Spec]:
+def _name_lines(point: ChartRow, *, pays: bool) -> list[str]:
     """Returns the name of a point and, with `pays`, the region that loses clearly most influence."""
-    names = [(style, point["label"])]
+    lines = [point["label"]]
     if pays and float(point["influence"]) < _CLEARLY_LESS:
-        names.append(("muted", f"{short_names([point['least']])[0]} × {point['influence']}"))
-    # The line falls from the left: a point under the line, or at its end, is named below if the chart has room.
-    below = (right or "equal" in point["label"]) and height > _LINE * (1 + len(names))
+        lines.append(f"{short_names([point['least']])[0]} × {point['influence']}")
+    return lines
+
+
+def _name_layers(point: ChartRow, lines: Sequence[str], style: str, encoding: Spec, place: NamePlace) -> list[Spec]:
+    """Returns the lines of a name at a place; the first line alone has the style, the others are muted."""
     return [
         name_layer(
             {**point, "label": text},
             drawn,
             encoding,
-            right=right,
-            dy=18 + 16 * line if below else -16 * (len(names) - line) - 4 * right,
+            right=place.align == "right",
+            dx=place.dx,
+            dy=place.dy + LINE * number,
             limit=NAME_WIDTH,
         )
-        for line, (own, text) in enumerate(names)
-        for drawn in ("halo", own)  # the ground around a name hides the line beneath it
+        for number, text in enumerate(lines)
+        for drawn in ("halo", "muted" if number else style)  # the ground around a name hides the line beneath it
     ]
 
 

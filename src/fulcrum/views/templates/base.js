@@ -95,6 +95,7 @@ const fulcrum = (() => {
 
   /* The table: rows in view alone are in the page, so that 100,000 silos scroll as 100 do. */
   let columns = [];
+  let given = []; // the columns in the order of a wide screen
   let printed = 0;
   let sorted = null; // the heading by which rows are sorted, and whether downwards
   const box = byId("rows");
@@ -123,8 +124,11 @@ const fulcrum = (() => {
   /* Columns as wide as their longest text: rows come and go with the scrolling, so widths cannot be left to them. */
   const LONGEST = 12; // texts that are measured, those with most letters
   const ONE_LINE = 170; // pixels: longer names stand in two lines
+  const SMALL = 480; // pixels: in a narrower table both epsilons stand right after the name
+  const SMALL_LINE = 130; // pixels, of a name in such a table
   const TWO_LINES = 0.6; // of the longest name, so that it has room in two lines wherever it breaks
   const PADDING = 24; // pixels, as in the style sheet
+  const SMALL_PADDING = 13;
   const ARROW = 18; // pixels of the sign behind a heading
   const pen = document.createElement("canvas").getContext("2d");
   const group = document.createElement("colgroup");
@@ -133,7 +137,16 @@ const fulcrum = (() => {
     pen.font = `${weight} ${fontSize} ${fontFamily}`;
     return Math.max(0, ...texts.map((text) => pen.measureText(text).width));
   }
+  const isSmall = () => box.clientWidth > 0 && box.clientWidth < SMALL;
+  function arranged(made) {
+    const [name, ...others] = made;
+    const epsilons = others.filter(({ kind }) => kind === "epsilon");
+    return isSmall() ? [name, ...epsilons, ...others.filter(({ kind }) => kind !== "epsilon")] : made;
+  }
   function setWidths() {
+    const small = isSmall();
+    box.classList.toggle("small-screen", small);
+    const line = small ? SMALL_LINE : ONE_LINE;
     const wide = columns.map((column) => {
       const longest =
         column.kind === "text"
@@ -141,8 +154,8 @@ const fulcrum = (() => {
           : ["none", shownValue(column, column.values.reduce((most, value) => Math.max(most, value ?? 0), 0))];
       const head = measured(column.heading.split(" "), 600) + ARROW;
       const whole = measured(longest, 400);
-      const wanted = column.kind === "text" && whole > ONE_LINE ? Math.max(ONE_LINE, TWO_LINES * whole) : whole;
-      return Math.ceil(Math.max(wanted, head)) + PADDING;
+      const wanted = column.kind === "text" && whole > line ? Math.max(line, TWO_LINES * whole) : whole;
+      return Math.ceil(Math.max(wanted, head)) + (small ? SMALL_PADDING : PADDING);
     });
     group.replaceChildren(
       ...wide.map((width) => {
@@ -265,7 +278,9 @@ const fulcrum = (() => {
   }
 
   /* Fills the table with other columns; order, search and place stay as the reader has them. */
-  function fillTable(count, made) {
+  function fillTable(count, table) {
+    given = table;
+    const made = arranged(given);
     const same = columns.length === made.length && columns.every(({ heading }, index) => heading === made[index].heading);
     columns = made;
     if (!same || !heads.rows.length) nameHeads();
@@ -294,8 +309,11 @@ const fulcrum = (() => {
         draw();
       });
     });
-    addEventListener("resize", draw);
-    addEventListener("resize", tellWidth);
+    addEventListener("resize", () => {
+      if (isSmall() !== box.classList.contains("small-screen")) fillTable(order.length, given);
+      else draw();
+      tellWidth();
+    });
     addEventListener("beforeprint", () => {
       fill(0, Math.min(seen.length, printed), false);
       byId("printed").textContent =

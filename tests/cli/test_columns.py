@@ -94,7 +94,8 @@ def test_a_remaining_round_is_planned_from_a_spreadsheet(command, tmp_path):
         (
             ["silo=KLINIK"],
             "sheet.csv line 1: the column 'region' is missing. Every table needs silo, region. "
-            "Where it has another name: --column region=NAME, with NAME among: VERBUND, TELEFON",
+            "Where it has another name: --column region=NAME (in Python columns={'region': 'NAME'}), with NAME among: "
+            "VERBUND, TELEFON",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 import io
 import zipfile
 
+import polars as pl
 import pytest
 from error_codes import coded
 
@@ -165,7 +166,13 @@ def test_a_heading_that_counts_by_year_is_the_column_of_records(heading):
 def test_a_refusal_for_want_of_columns_names_the_columns_to_choose_from():
     with pytest.raises(FederationError, check=coded("sheet.column-missing")) as refused:
         read("Träger,Patienten,Ort\na,900,x\nb,800,x\n")
-    assert "--column silo=NAME --column region=NAME, with NAME among: Träger, Ort" in str(refused.value)
+    python = "(in Python columns={'silo': 'NAME', 'region': 'NAME'})"
+    assert f"--column silo=NAME --column region=NAME {python}, with NAME among: Träger, Ort" in str(refused.value)
+    frame = pl.DataFrame({"who": ["a", "b"], "beds": [900, 800], "place": ["x", "x"]})
+    with pytest.raises(FederationError, check=coded("sheet.column-missing")) as refused:
+        fulcrum.read_federation(frame)
+    assert f"{python}, with NAME among: who, beds, place" in str(refused.value)
+    assert len(fulcrum.read_federation(frame, columns={"silo": "who", "region": "place", "records": "beds"})) == 2
 
 
 def test_a_column_that_is_no_outer_tier_is_one_mistake_and_the_remedy_names_the_column():

@@ -14,7 +14,7 @@ HEADERS = [
     (
         "silo,records",
         "the column 'region' is missing. Every table needs silo, region. "
-        "Where it has another name: --column region=NAME",
+        "Where it has another name: --column region=NAME (in Python columns={'region': 'NAME'})",
     ),
     ("silo,region,wieght", "unknown column 'wieght'. Did you mean 'weight'?"),
     ("silo,recrods,region", "the column 'records' is missing. Did you mean the column 'recrods' to be 'records'?"),

@@ -97,3 +97,10 @@ def test_a_variant_keeps_weights_that_were_given_by_silo():
     silos = fulcrum.plan("isic-paper", rounds=5, epsilon=1.0).federation.silo_names.tolist()
     plan = fulcrum.plan("isic-paper", rounds=5, epsilon=1.0, weights={name: 1.0 + len(name) for name in silos})
     assert variant(plan, allocation="uniform").weights == pytest.approx(plan.weights, rel=1e-15)
+
+
+def test_an_unknown_keyword_is_refused_with_the_setting_that_is_meant():
+    with pytest.raises(TypeError, match=r"^plan\(\) has no setting 'eps'\. Did you mean 'epsilon'\?$"):
+        fulcrum.plan("severe", rounds=2, eps=1.0)
+    with pytest.raises(TypeError, match=r"^plan\(\) has no setting 'xyzzy'\.$"):
+        fulcrum.plan("severe", rounds=2, epsilon=1.0, xyzzy=1)

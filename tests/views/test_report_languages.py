@@ -122,7 +122,7 @@ def test_the_page_says_that_the_plan_stays_english_and_only_the_first_page_diffe
         == english[english.index(rest) : english.index('id="again"')]
     )
     assert plan.digest in other[: other.index(rest)]
-    assert f"--language {language}" in other
+    assert f"--language</span> {language}" in other
     assert "<b>" not in re.search(r'<h1 id="title">(.*?)</h1>', other)[1]  # names are text
 
 
@@ -159,3 +159,11 @@ def test_the_command_takes_a_language_and_refuses_an_unknown(tmp_path, monkeypat
     assert "fr" in said
     assert len(said.strip().splitlines()) == 1
     assert not (tmp_path / "other.html").exists()
+
+
+def test_no_line_of_french_begins_with_a_colon_a_semicolon_or_a_closing_quotation_mark():
+    for name in ("persons", "tiers", "silos"):
+        text = unescape(TAG.sub("", without_english(first_page(name, "fr"), plan_of(name))))
+        assert re.search(r"[\w)]\u00a0[:;]", text)
+        assert not re.search(r"[ \n][:;?!»]|« ", text)
+        assert not re.search(r"\w[;?!]", text)

@@ -91,9 +91,10 @@ def _other_names(names: Sequence[str]) -> str:
     """Returns the options that name the required columns, and the columns to choose from."""
     missing = [column for column in REQUIRED_COLUMNS if column not in names]
     others = [name for name in names if name not in (*KNOWN_COLUMNS, "region", SITE)]
-    where = "Where it has another name" if len(missing) == 1 else "Where they have other names"
+    naming = "Where it has another name" if len(missing) == 1 else "Where they have other names"
+    options = " ".join(f"--column {column}=NAME" for column in missing)
     choice = f", with NAME among: {in_one_line(listing(others))}" if others else ""
-    return f"{where}: {' '.join(f'--column {column}=NAME' for column in missing)}{choice}"
+    return f"{naming}: {options} (in Python columns={dict.fromkeys(missing, 'NAME')}){choice}"
 
 
 def _stand_in(required: str, names: Sequence[str]) -> str:

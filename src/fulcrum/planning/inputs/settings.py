@@ -38,6 +38,7 @@ from fulcrum.core.choices import (
     Shrink,
     UnitName,
 )
+from fulcrum.errors import suggestion
 
 if TYPE_CHECKING:  # commands that list options wait for no solver
     from fulcrum.core.plan.plan_file import Spectrum
@@ -355,6 +356,9 @@ def taking_keywords(
     def decorate(make: Callable[[Any, Settings], _Made]) -> Callable[Concatenate[Any, _Keywords], _Made]:
         @functools.wraps(make)
         def by_keywords(federation: Any, *args: _Keywords.args, **keywords: _Keywords.kwargs) -> _Made:
+            names = declared_settings()
+            if unknown := next((name for name in keywords if name not in names), ""):
+                raise TypeError(f"{make.__name__}() has no setting {unknown!r}.{suggestion(unknown, names)}")
             return make(federation, settings(*args, **keywords))
 
         own = inspect.signature(make)

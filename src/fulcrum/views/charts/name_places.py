@@ -82,9 +82,9 @@ def free_places(names: Sequence[NamedPoint], *, curve: Sequence[Point]) -> list[
 
     def total(chosen: Sequence[tuple[NamePlace, Sequence[FloatArray], float]]) -> float:
         overlaps = sum(
-            _overlap(one, other)
+            _overlap(box, other)
             for (_, a, _), (_, b, _) in combinations(chosen, 2)
-            for one, other in zip(a, b, strict=True)
+            for box, other in zip(a, b, strict=True)
         )
         return sum(cost for *_, cost in chosen) + _STEPS * overlaps
 

@@ -27,6 +27,8 @@ _TABLES = {"de": "german.toml", "fr": "french.toml"}
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
 
+_BOUND_BLANK = re.compile(r"(?<=«) | (?=[;:?!»])")  # French has a blank there, at which no line may break
+
 _KNOWN_TIERS = ("region", "country")
 
 
@@ -69,5 +71,5 @@ def phrases_of(language: str) -> Phrases:
     """Returns the phrases of a language other than English."""
     check_known("language", language, LANGUAGES[1:])
     table = resources.files("fulcrum.words.languages").joinpath(_TABLES[language]).read_text(encoding="utf-8")
-    read = tomllib.loads(table)
+    read = tomllib.loads(_BOUND_BLANK.sub("\u00a0", table))
     return Phrases(language=language, texts=read["texts"], tiers=read["tiers"])

@@ -5,9 +5,10 @@ python benchmarks/person_gradients.py [--device cuda] [--silos 1000] [--network 
 Every record is a person, as Opacus knows no other unit. Fulcrum's round clips every gradient, adds up by silo and
 region, adds the noise of every silo, moves the model and tests it on a hundred records. Opacus clips, adds up and adds
 noise silo by silo (`GradSampleModule`, `DPOptimizer`), as federations use it; and in large batches, which give no silo
-a sum of its own. Each is measured in a process of its own, in turns, and has all cores that torch takes. The promise is
-at least 5 times the speed of Opacus silo by silo on two cores, 50 times on a GPU. With --persons, Fulcrum's round is
-also measured with so many persons a silo, each with several records.
+a sum of its own. "one gradient of all records" is torch's forward and backward pass alone, without gradients by record,
+clip and noise: no way that uses torch's layers takes much less. Each is measured in a process of its own, in turns, and
+has all cores that torch takes. The promise is at least 5 times the speed of Opacus silo by silo on two cores, 50 times
+on a GPU. With --persons, Fulcrum's round is also measured with so many persons a silo, each with several records.
 
 On a busy machine only the ratios of processor time say something.
 """
@@ -42,6 +43,7 @@ from fulcrum.simulation.torch.torch_persons import train_by_person
 
 RECORDS, REGION, ROUNDS, TURNS = 200, 100, 4, 3  # the first round is not counted
 LARGE_BATCH = {"cpu": 20_000, "cuda": 200_000}
+PLAIN_BATCH = {"cpu": 1_024, "cuda": 200_000}
 LEAST = {"cpu": 5, "cuda": 50}
 
 
@@ -90,16 +92,41 @@ def own_round(network: str, silos: int, device: str, persons: int) -> dict[str, 
         device=TorchDevice(name=device, draws="device"),
         on_round=lambda *_: ends.append((time.perf_counter(), time.process_time())),
     )
+    return figures_of(ends, device.partition(":")[0])
+
+
+def one_gradient(network: str, silos: int, device: str) -> dict[str, float]:
+    """Returns the figures of one gradient of all records, which is no release: no gradient by record, clip or noise."""
+    features, labels = networks.pool(network)
+    kind = device.partition(":")[0]
+    chosen = torch.tensor(np.random.default_rng(1).integers(0, networks.POOL, silos * RECORDS), device=device)
+    inputs, targets = torch.tensor(features, device=device), torch.tensor(labels, device=device)
+    module = networks.MODULES[network]().to(device)
+    innermost = kind == "cpu" and inputs.ndim == 4  # channels, as the engine has images on a processor
+    ends = []
+    for _ in range(ROUNDS):
+        for places in chosen.split(PLAIN_BATCH[kind]):
+            batch = inputs[places].contiguous(memory_format=torch.channels_last) if innermost else inputs[places]
+            loss = torch.nn.functional.cross_entropy(module(batch), targets[places], reduction="sum")
+            torch.autograd.grad(loss, list(module.parameters()))
+        if kind == "cuda":
+            torch.cuda.synchronize()
+        ends.append((time.perf_counter(), time.process_time()))
+    return figures_of(ends, kind)
+
+
+def figures_of(ends: list[tuple[float, float]], kind: str) -> dict[str, float]:
+    """Returns the median time and processor time between the ends of rounds, and the peak memory of this process."""
     seconds, worked = np.median(np.diff(ends, axis=0), axis=0).tolist()
-    on_gpu = device.startswith("cuda")
-    memory = torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    memory = torch.cuda.max_memory_allocated() if kind == "cuda" else own
     return {"seconds": seconds, "processor_seconds": worked, "memory": memory}
 
 
-def in_own_process(options: argparse.Namespace, network: str, persons: int) -> dict[str, float]:
-    """Returns the figures of a round, measured in a process of its own."""
+def in_own_process(options: argparse.Namespace, network: str, *way: str) -> dict[str, float]:
+    """Returns the figures of a way of Fulcrum or of torch, measured in a process of its own."""
     settings = ["--device", options.device, "--silos", str(options.silos), "--network", network]
-    return run([sys.executable, "-W", "ignore", __file__, "--own", *settings, "--persons", str(persons)], {})
+    return run([sys.executable, "-W", "ignore", __file__, *settings, *way], {})
 
 
 def peer(options: argparse.Namespace, network: str, batch: int) -> dict[str, float]:
@@ -132,12 +159,14 @@ def rows_of(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     kind = options.device.partition(":")[0]
     for network in options.network.split(","):
         ways: dict[str, Callable[[], dict[str, float]]] = {
-            "fulcrum": partial(in_own_process, options, network, 0),
+            "fulcrum": partial(in_own_process, options, network, "--own"),
             "opacus, silo by silo": partial(peer, options, network, RECORDS),
             "opacus, large batches": partial(peer, options, network, LARGE_BATCH[kind]),
+            "one gradient of all records": partial(in_own_process, options, network, "--plain"),
         }
         if options.persons:
-            ways["fulcrum, several records a person"] = partial(in_own_process, options, network, options.persons)
+            several = ("--own", "--persons", str(options.persons))
+            ways["fulcrum, several records a person"] = partial(in_own_process, options, network, *several)
         turns: dict[str, list[dict[str, float]]] = {way: [] for way in ways}
         for _ in range(options.turns):
             for way, measure in ways.items():
@@ -170,9 +199,13 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=TURNS, help="of every way, of which the median counts")
     parser.add_argument("--format", choices=("table", "json"), default="table")
     parser.add_argument("--own", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--plain", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.own:
         print(json.dumps(own_round(options.network, options.silos, options.device, options.persons)))
+        return
+    if options.plain:
+        print(json.dumps(one_gradient(options.network, options.silos, options.device)))
         return
     for row in rows_of(options):
         if options.format == "json":

@@ -527,6 +527,24 @@ def test_an_exit_by_the_records_of_one_person_is_nan_for_this_person_alone():
     assert np.isnan(rows).all(axis=1).tolist() == [False, True, True, False]
 
 
+def test_a_person_whose_records_fail_costs_a_few_calls_more():
+    net, calls = Dense(), []
+    model = {name: value.detach().numpy() for name, value in net.state_dict().items()}
+    features, labels = data_of(Dense, 64)
+    people = [(features[[row]], labels[[row]]) for row in range(64)]
+    people[40] = (features[[40]], np.array([99]))  # a class out of range
+
+    def loss(outputs, targets):
+        calls.append(len(outputs))
+        return functional.cross_entropy(outputs, targets)
+
+    [rows] = TorchGradients(net, loss).rows(model, people)
+    assert np.isnan(rows).all(axis=1).tolist() == [person == 40 for person in range(64)]
+    assert len(calls) == 1 + 2 * 6  # a call for all, then two for every halving of 64; one by one there would be 65
+    whole = [person for number, person in enumerate(people) if number != 40]
+    assert near(np.delete(rows, 40, axis=0), np.concatenate(list(TorchGradients(net, loss).rows(model, whole))))
+
+
 def test_persons_without_records_wait_for_no_chunk_without_end():
     empty = np.empty((0, 3), np.float32), np.empty(0, np.int64)
     blocks = rows_of_linear([empty] * 100 + [None] * 100, bytes_at_once=8 * 8 * 10)

@@ -53,3 +53,11 @@ def test_no_table_breaks_inside_a_word_at_80_columns(monkeypatch, capsys):
     assert max(map(len, printed.splitlines())) <= 80
     for word in " ".join(names).split():
         assert word in printed
+
+
+def test_no_share_is_printed_as_minus_zero(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fed.csv").write_text("silo,records,region\na,1,x\nb,1,y\nc,1,z\n")
+    assert fulcrum.plan("fed.csv", rounds=5, epsilon=3.0).model_saving < 0  # by rounding alone
+    assert run(["plan", "fed.csv", "--rounds", "5", "--epsilon", "3"]) == 0
+    assert "0.00% against uniform; dispersion 0.00%" in capsys.readouterr().out.replace("-0.00%", "minus zero")

@@ -119,7 +119,7 @@ def test_kits_have_technical_names_and_sites_their_own(engine, table, tmp_path):
     names = {read_site(engine.site_folder(tmp_path / "kits", site)).settings.name for site in sites}
     assert {"Tübingen", "Ulm", "St. Georg, Haus 2"} <= names
     readme = (tmp_path / "kits" / "Tubingen" / "README.md").read_text(encoding="utf-8")
-    assert "Tübingen" in readme
+    assert readme.startswith("# Tübingen: a silo\n\nThe ")
     assert "`Tubingen`" in readme
     assert "Tübingen" in (tmp_path / "kits" / "README.md").read_text(encoding="utf-8") or engine.name == "flower"
 

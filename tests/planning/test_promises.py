@@ -123,6 +123,59 @@ def test_a_value_that_is_no_number_in_the_text_is_unknown_and_the_code_never_run
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "CLIP = 1.0\ndef made(CLIP):\n    return LocalDpMod(CLIP, 1.0, 1.0, 1e-5)",
+        "CLIP = 1.0\nfrom settings import CLIP\nm = LocalDpMod(CLIP, 1.0, 1.0, 1e-5)",
+        "CLIP = 1.0\nfrom settings import *\nm = LocalDpMod(CLIP, 1.0, 1.0, 1e-5)",
+        "CLIP = 1.0\nfor CLIP in (1, 2):\n    m = LocalDpMod(CLIP, 1.0, 1.0, 1e-5)",
+    ],
+)
+def test_a_name_that_something_else_may_bind_is_unknown(source):
+    (setting,) = settings_in_python(source, "app.py")
+    assert setting.unknown == ("clipping_norm",)
+
+
+STRATEGY = """
+def main(grid, context):
+    clip: float = context.run_config["dp.clip"]
+    size = context.run_config["sampled"]
+    s = DifferentialPrivacyServerSideFixedClipping(FedAvg(), noise, clip, size)
+    noise = float(context.run_config["noise"])
+"""
+
+
+def test_numbers_of_run_config_are_read_from_the_own_pyproject_and_said_to_be_changeable(tmp_path, capsys):
+    for name, clip in (("one", 2.5), ("two", 7.0)):
+        (tmp_path / name / "app").mkdir(parents=True)
+        (tmp_path / name / "app" / "server_app.py").write_text(STRATEGY)
+        config = f"[tool.flwr.app.config]\nnum-server-rounds = 3\nnoise = 20.0\nsampled = 4\ndp.clip = {clip}\n"
+        (tmp_path / name / "pyproject.toml").write_text(config)
+    one, two = find_settings(tmp_path)
+    assert one.values == {"noise_multiplier": 20.0, "clipping_norm": 2.5, "num_sampled_clients": 4.0}
+    assert two.values["clipping_norm"] == 7.0
+    assert set(one.configured) == set(one.values)
+    assert run(["read-settings", str(tmp_path / "one")]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "2C / n = 1.25 in the mean of n = 4" in printed
+    assert "pyproject.toml states 2.5, and flwr run --run-config may state another number" in printed
+
+
+def test_a_value_of_run_config_that_no_pyproject_states_is_unknown(tmp_path):
+    (tmp_path / "server_app.py").write_text(STRATEGY)
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app.config]\nnoise = 'much'\nsampled = true\n")
+    (setting,) = find_settings(tmp_path)
+    assert setting.unknown == ("noise_multiplier", "clipping_norm", "num_sampled_clients")
+    assert setting.configured == ()
+
+
+def test_unknown_rounds_and_steps_of_opacus_are_named_in_the_composition():
+    source = "e.make_private(module=m, noise_multiplier=1.1, max_grad_norm=1.0)"
+    reading = one(source, Circumstances())
+    assert reading.composition.startswith("unknown rounds, unknown steps a round, by ")
+
+
 def test_filters_of_a_job_are_read_and_have_no_epsilon_of_a_whole_update(tmp_path):
     job = {
         "num_rounds": 5,

@@ -4,14 +4,19 @@
 >>> [(entry.mechanism, entry.values["epsilon"]) for entry in settings_in_python(source, "client_app.py")]
 [('LocalDpMod', 8.0)]
 
-Python is parsed and never imported or run. A value that is no number in the text is unknown, and is named.
+Python is parsed and never imported or run. A number is a number in the text, a name that is bound once to such a
+number, or a value of a Flower app's `run_config` that the pyproject.toml states. Every other value is unknown, and
+is named.
 """
 
 import ast
 import json
-from collections.abc import Iterator
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fulcrum.errors import DataError, listing
@@ -57,12 +62,14 @@ class FoundSetting:
         place: The file and line.
         values: The numbers by name.
         unknown: The names of values that the text does not state as numbers.
+        configured: The names of values that the app's pyproject.toml states, and `flwr run --run-config` may change.
     """
 
     mechanism: str
     place: str
     values: dict[str, float] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
+    configured: tuple[str, ...] = ()
 
 
 def find_settings(source: Path) -> list[FoundSetting]:
@@ -84,24 +91,23 @@ def find_settings(source: Path) -> list[FoundSetting]:
 
 def rounds_in(source: Path) -> int | None:
     """Returns the number of rounds that a Flower app's pyproject.toml or a job of NVIDIA FLARE states; None if none."""
-    import tomllib
-
     stated: set[int] = set()
     for path in sorted(source.rglob("*")) if source.is_dir() else []:
         if path.name == "pyproject.toml":
-            try:
-                config = tomllib.loads(path.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
-                stated.add(config["num-server-rounds"])
-            except (KeyError, TypeError, ValueError, OSError):
-                continue
+            stated |= {number for name, number in _app_config(path).items() if name == "num-server-rounds"}
         elif path.suffix == ".json" and (content := _json(path)) is not None:
             stated |= {entry["num_rounds"] for entry in _objects(content) if isinstance(entry.get("num_rounds"), int)}
     (number,) = stated if len(stated) == 1 else (None,)
     return number if isinstance(number, int) and not isinstance(number, bool) and number > 0 else None
 
 
-def settings_in_python(text: str, place: str) -> list[FoundSetting]:
+def settings_in_python(text: str, place: str, config: Mapping[str, float] = MappingProxyType({})) -> list[FoundSetting]:
     """Returns the settings in Python source, parsed and never run.
+
+    Args:
+        text: The source.
+        place: The name of the file, for messages.
+        config: The numbers of the app's `run_config`, by name.
 
     Raises:
         DataError: The text is no Python.
@@ -110,18 +116,23 @@ def settings_in_python(text: str, place: str) -> list[FoundSetting]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise DataError("promise.source-syntax", source=place, reason=type(error).__name__) from None
-    constants = _constants(tree)
+    fixed, numbers_by_name = _constants(tree, {}), _constants(tree, config)
     entries = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and (name := _name_of_call(node)) in _ARGUMENTS:
             positions = zip(_ARGUMENTS[name], node.args, strict=False)
             arguments = dict(positions) | {word.arg: word.value for word in node.keywords if word.arg is not None}
-            numbers = {word: _number(value, constants) for word, value in arguments.items()}
+            numbers = {word: _number(value, numbers_by_name, config) for word, value in arguments.items()}
             values = {word: number for word, number in numbers.items() if number is not None}
             wanted = _WANTED.get(name, _WANTED_OF_STRATEGIES)
-            unknown = tuple(word for word in wanted if word not in values)
             entries.append(
-                FoundSetting(mechanism=name, place=f"{place} line {node.lineno}", values=values, unknown=unknown)
+                FoundSetting(
+                    mechanism=name,
+                    place=f"{place} line {node.lineno}",
+                    values=values,
+                    unknown=tuple(word for word in wanted if word not in values),
+                    configured=tuple(word for word in values if _number(arguments[word], fixed, {}) is None),
+                )
             )
     return entries
 
@@ -157,7 +168,8 @@ def unread_files(source: Path) -> list[str]:
 def _in_file(path: Path, source: Path) -> list[FoundSetting]:
     place = path.relative_to(source).as_posix() if source.is_dir() else path.name
     if path.suffix == ".py" and path.stat().st_size <= _MOST_BYTES:
-        return settings_in_python(path.read_text(encoding="utf-8", errors="replace"), place)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        return settings_in_python(text, place, _config_of(path, source))
     if path.suffix == ".json":
         content = _json(path)
         if content is None and not source.is_dir():
@@ -190,16 +202,66 @@ def _objects(content: Any) -> Iterator[dict[str, Any]]:
             left += entry
 
 
-def _constants(tree: ast.Module) -> dict[str, float]:
-    """Returns the numbers that a module assigns once to a name at its top; a name with two values is unknown."""
-    numbers: dict[str, float] = {}
-    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
-    for statement in tree.body:
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            target, value = statement.targets[0], _number(statement.value, {})
-            if isinstance(target, ast.Name) and value is not None and names.count(target.id) == 1:
-                numbers[target.id] = value
+def _config_of(path: Path, source: Path) -> dict[str, float]:
+    """Returns the numbers of the `run_config` of a file's app: of the nearest pyproject.toml inside the source."""
+    if not source.is_dir():
+        return {}
+    for folder in path.parents:
+        if (folder / "pyproject.toml").exists():
+            return _app_config(folder / "pyproject.toml")
+        if folder == source:
+            break
+    return {}
+
+
+def _app_config(pyproject: Path) -> dict[str, float]:
+    """Returns the numbers of [tool.flwr.app.config] by their dotted names; empty for a file without that table."""
+    try:
+        left = [("", tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"])]
+    except (KeyError, TypeError, ValueError, OSError, RecursionError):
+        return {}
+    numbers = {}
+    while left:
+        name, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{name}.{key}" if name else key, inner) for key, inner in value.items()]
+        elif _is_number(value):
+            numbers[name] = value
     return numbers
+
+
+def _constants(tree: ast.Module, config: Mapping[str, float]) -> dict[str, float]:
+    """Returns the numbers of names that a module binds once, and to a number; a name with two bindings is unknown.
+
+    Every binding counts, in any scope: a parameter or an import may hide the number at the place of use.
+    """
+    bindings = Counter(name for node in ast.walk(tree) for name in _bound_names(node))
+    if "*" in bindings:
+        return {}
+    numbers: dict[str, float] = {}
+    for node in ast.walk(tree):
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        if len(targets) == 1 and isinstance(targets[0], ast.Name) and bindings[targets[0].id] == 1:
+            value = _number(node.value, {}, config) if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            if value is not None:
+                numbers[targets[0].id] = value
+    return numbers
+
+
+def _bound_names(node: ast.AST) -> list[str]:
+    """Returns the names that a node of a syntax tree binds, without its children."""
+    if isinstance(node, ast.Name):
+        return [] if isinstance(node.ctx, ast.Load) else [node.id]
+    if isinstance(node, ast.alias):
+        return [node.asname or node.name.partition(".")[0]]
+    if isinstance(node, ast.MatchMapping):
+        return [node.rest] if node.rest else []
+    name = (
+        node.arg if isinstance(node, ast.arg) else getattr(node, "name", None)
+    )  # functions, classes, handlers, patterns
+    return [name] if isinstance(name, str) else []
 
 
 def _name_of_call(node: ast.Call) -> str:
@@ -207,11 +269,19 @@ def _name_of_call(node: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
-def _number(node: ast.AST, constants: dict[str, float]) -> float | None:
-    """Returns a number in the text, or a name of a number; None for any other expression."""
+def _number(node: ast.AST | None, constants: Mapping[str, float], config: Mapping[str, float]) -> float | None:
+    """Returns a number in the text, of a name or of `run_config`, also inside float(); None for other expressions."""
     if isinstance(node, ast.Constant) and _is_number(node.value):
         return float(node.value)  # type: ignore[arg-type]
-    return constants.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(node, ast.Name):
+        return constants.get(node.id)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        is_config = getattr(node.value, "attr", getattr(node.value, "id", "")) == "run_config"
+        value = config.get(str(node.slice.value)) if is_config else None
+        return None if value is None else float(value)
+    if isinstance(node, ast.Call) and _name_of_call(node) == "float" and len(node.args) == 1:
+        return _number(node.args[0], constants, config)
+    return None
 
 
 def _is_number(value: Any) -> bool:

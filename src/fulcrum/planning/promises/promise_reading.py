@@ -10,7 +10,7 @@ since another dataset of a silo replaces the whole update.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -113,6 +113,16 @@ def read_numbers(
 
 def read_promise(setting: FoundSetting, circumstances: Circumstances) -> PromiseReading:
     """Returns the promise of a setting that `find_settings` found."""
+    reading = _reading_of(setting, circumstances)
+    changeable = tuple(
+        f"{word} of a run: pyproject.toml states {setting.values[word]:g}, and flwr run --run-config may state another "
+        "number"
+        for word in setting.configured
+    )
+    return replace(reading, unknown=(*reading.unknown, *changeable))
+
+
+def _reading_of(setting: FoundSetting, circumstances: Circumstances) -> PromiseReading:
     name, values = setting.mechanism, setting.values
     missing = tuple(f"{word}: no number in the text" for word in setting.unknown)
     if name == "LocalDpMod":
@@ -255,7 +265,7 @@ def _opacus(setting: FoundSetting, facts: Circumstances, missing: tuple[str, ...
         bound = None if math.isinf(epsilon) else epsilon
         observers.append(ObserverPromise(observer=SERVER_OBSERVER, epsilon=bound))
     clip = setting.values.get("max_grad_norm")
-    steps_in_words = "unknown" if facts.steps is None else f"{facts.steps:,} steps a round"
+    steps_in_words = "unknown steps a round" if facts.steps is None else f"{facts.steps:,} steps a round"
     return PromiseReading(
         place=setting.place,
         mechanism="Opacus, DP-SGD at the silo",
@@ -319,7 +329,7 @@ def _epsilon(shift: float, delta: float) -> float:
 
 def _rounds_in_words(facts: Circumstances) -> str:
     if facts.rounds is None:
-        return "unknown"
+        return "unknown rounds"
     return f"{facts.rounds:,} {'round' if facts.rounds == 1 else 'rounds'}, a silo in each of them"
 
 

@@ -153,7 +153,7 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
         ("guarantee", guarantee_of(plan).promise),
         ("verdict", judgement.sentence + (f" These are {judgement.basis}." if plan.is_deployment else "")),
         ("noise budget", _on_noise(plan)),
-        ("saving", f"{plan.model_saving:.2%} against uniform; {_attainable(plan)}"),
+        ("saving", f"{plan.model_saving:z.2%} against uniform; {_attainable(plan)}"),
         ("C²", noise_unit_words(plan)),
         ("parameters", trained_words(plan)),
     ]
@@ -247,7 +247,7 @@ def _on_noise(plan: Plan) -> str:
 def _attainable(plan: Plan) -> str:
     """Returns words on the largest saving of any allocation, called dispersion if equal to the dispersion."""
     if math.isclose(plan.attainable_saving, plan.dispersion, abs_tol=_SAME_SHARE):
-        return f"dispersion {plan.dispersion:.2%}"
+        return f"dispersion {plan.dispersion:z.2%}"
     counted = "" if plan.server_rule.adds_up else " in the sums"
     return f"no allocation saves more than {plan.attainable_saving:.2%}{counted}"
 

@@ -1,6 +1,9 @@
 """Plans on Flower's messages: existing apps with a mod and a strategy, and a server that does not follow the protocol."""
 
 import logging
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -28,6 +31,7 @@ from fulcrum.engines.flower.kits import flower_loopback as loopback
 from fulcrum.engines.flower.kits.flower_kits import write_kits
 from fulcrum.engines.flower.kits.flower_sites import write_sites
 from fulcrum.engines.flower.strategy import FulcrumStrategy, request_content
+from fulcrum.engines.kit_templates import kit_text
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.planning.files.plan_from_file import plan_of
 
@@ -422,6 +426,19 @@ def test_a_script_that_does_not_end_is_told_in_one_line_and_leaves_no_process(tm
             sites.run_script("slow.sh")
         sites.close()
         assert sites.processes_of("") == []
+
+
+def test_one_process_registers_all_nodes_and_a_refused_key_keeps_no_other_out(tmp_path):
+    """Each process of Flower's command line takes a second of a processor, and a federation has many silos."""
+    command = ["-m", "fulcrum.engines.flower.kits.node_registration", "fulcrum", "first.pub", "second.pub"]
+    quiet = {"FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    done = subprocess.run(
+        [sys.executable, *command], env=os.environ | quiet, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert [name in done.stderr for name in ("first.pub", "second.pub")] == [True, True]
+    script = kit_text("flower/register.sh", silos=["lille", "St. Jean"], control=9093)
+    assert script.splitlines()[-1] == f"exec python {' '.join(command[:3])} lille/node.key.pub 'St. Jean/node.key.pub'"
 
 
 def test_plans_for_trusted_aggregators_are_refused(tmp_path):

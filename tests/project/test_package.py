@@ -182,7 +182,7 @@ def test_every_module_is_used():
         "aggregation.masked_round",
         "core.silo.masked_release",
     }  # public: whoever carries their messages calls them
-    run_by_kits = {"engines.flower.gate"}
+    run_by_kits = {"engines.flower.gate", "engines.flower.kits.node_registration"}
     run_as_a_process = {"core.training.worker_process"}
     for_earlier_programs = {
         "earlier_keywords",

@@ -241,7 +241,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
                     raise EngineError("flower.nodes-missing", seconds=wait)
                 _logger.warning("%d of %d nodes are there: the others are left out for now", there, wanted)
                 return
-            time.sleep(_INTERVAL)
+            time.sleep(_SOON)
 
     def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
         """Raises `EngineError`: a masked round is more than one message, and `start` runs all of them."""

@@ -91,7 +91,7 @@ def find_settings(source: Path) -> list[FoundSetting]:
 
 def rounds_in(source: Path) -> int | None:
     """Returns the number of rounds that a Flower app's pyproject.toml or a job of NVIDIA FLARE states; None if none."""
-    stated: set[int] = set()
+    stated: set[float] = set()
     for path in sorted(source.rglob("*")) if source.is_dir() else []:
         if path.name == "pyproject.toml":
             stated |= {number for name, number in _app_config(path).items() if name == "num-server-rounds"}

@@ -1,3 +1,3 @@
 {% include "flower/begin.sh" %}
 {% include "flower/configure.sh" %}
-printf '%s\0' {{ silos | map("quoted") | join(" ") }} | xargs -0 -P 4 -I{} flwr supernode register {}/node.key.pub fulcrum
+exec python -m fulcrum.engines.flower.kits.node_registration fulcrum{% for silo in silos %} {{ (silo ~ "/node.key.pub") | quoted }}{% endfor +%}

@@ -107,6 +107,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.readers.federation_reader import read_federation as read_federation
     from fulcrum.readers.federation_reader import reading_of as reading_of
     from fulcrum.readers.profiles import PROFILES as PROFILES
+    from fulcrum.readers.schedule_file import with_schedule as with_schedule
     from fulcrum.rules.rule_registry import register_server_rule as register_server_rule
     from fulcrum.rules.server_rule import PlanFacts as PlanFacts
     from fulcrum.rules.server_rule import RoundDiagnostics as RoundDiagnostics
@@ -266,6 +267,7 @@ _MODULES = {
     "verified_plan": "core.plan.verified_plan",
     "verify": "core.plan.verification",
     "verify_ledger": "core.store.ledger_checks",
+    "with_schedule": "readers.schedule_file",
 }
 """The module of every public name."""
 

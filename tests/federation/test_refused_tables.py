@@ -31,7 +31,7 @@ HEADERS = [
     ("silo,records,region,group,groupe", "unknown column 'groupe'. Did you mean 'group'?"),
     (
         "silo,records,note,region",
-        "unknown column 'note'. Known: silo, records, epsilon, group, weight, region. "
+        "unknown column 'note'. Known: silo, records, epsilon, group, weight, from, until, every, region. "
         "Put the column of an outer tier after 'region'. For a column of regions: --column region=note; "
         "for a column that is no part of the federation: --column ignore=note",
     ),
@@ -41,7 +41,7 @@ HEADERS = [
     ),
     (
         "silo,records,phone no,region",
-        "unknown column 'phone no'. Known: silo, records, epsilon, group, weight, region. "
+        "unknown column 'phone no'. Known: silo, records, epsilon, group, weight, from, until, every, region. "
         "Put the column of an outer tier after 'region'. For a column of regions: --column 'region=phone no'; "
         "for a column that is no part of the federation: --column 'ignore=phone no'",
     ),

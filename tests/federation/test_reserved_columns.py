@@ -12,7 +12,7 @@ from fulcrum.planning.files.exports import export_plan
 from fulcrum.readers.federation_json import Roster, federation_of, roster_of
 from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
 
-NAMES = [*RESERVED_COLUMNS, "Share", "UNTIL"]
+NAMES = [*RESERVED_COLUMNS, "Share", "SHARE"]
 COLUMNS = {"silo": ["lille", "lyon"], "records": [800, 1200], "region": ["north", "south"]}
 REMEDY = "that name is reserved for later use. Rename it or leave it out"
 
@@ -25,7 +25,7 @@ def refused(read, *arguments):
 
 
 def test_the_reserved_names_are_these_and_have_no_meaning_yet():
-    assert RESERVED_COLUMNS == ("share", "from", "until")
+    assert RESERVED_COLUMNS == ("share",)
     assert not set(RESERVED_COLUMNS) & set(KNOWN_COLUMNS)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.core.plan import recomputed, verification
+from fulcrum.core.plan import recomputed, recomputed_phases, verification
 from fulcrum.core.plan import verify_floors as verification_of_floors
 from fulcrum.core.plan import verify_masking as verification_of_masking
 from fulcrum.core.plan import verify_persons as verification_of_persons
@@ -122,6 +122,7 @@ def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone()
         node.module
         for module in (
             recomputed,
+            recomputed_phases,
             verification,
             verification_of_floors,
             verification_of_masking,
@@ -139,6 +140,7 @@ def test_of_what_computes_a_plan_verification_shares_accountant_and_unit_alone()
         "core.plan.plan_file",
         "core.plan.plan_reader",
         "core.plan.recomputed",
+        "core.plan.recomputed_phases",
     } | {
         "core.plan.verify_floors",
         "core.plan.verify_masking",

@@ -26,20 +26,24 @@ from scipy import special
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.lattice import REFUSAL_TAIL
+from fulcrum.core.plan.figures import multiplier_of_round
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 
 _TOLERANCE = 1e-9  # relative: norms are rounded in another order elsewhere
 
 
-def norm_bounds(plan: VerifiedPlan, silo: int, parameters: int) -> tuple[float, float]:
+def norm_bounds(plan: VerifiedPlan, silo: int, parameters: int, round_number: int | None = None) -> tuple[float, float]:
     """Returns the least and the largest norm of an honest release, in lattice steps; in research without a unit.
 
     Args:
         plan: The plan.
         silo: The index of the silo in the federation.
         parameters: The number of coordinates, d.
+        round_number: The round, which decides on the noise where membership changes; None bounds the largest noise.
     """
     width, slack = float(_widths(plan, [silo])[0]), _slack(plan, parameters)
+    if round_number is not None and plan.noise_multiplier[silo]:
+        width *= multiplier_of_round(plan, silo, round_number) / float(plan.noise_multiplier[silo])
     least = (width * _chi_bounds(parameters)[0] - slack) * (1 - _TOLERANCE)
     return least, largest_sum(plan, [silo], parameters)
 

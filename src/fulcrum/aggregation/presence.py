@@ -127,6 +127,19 @@ class MaskedAggregation(Aggregation):
         return self._groups[sender].lacking(present)
 
 
+def lacking_in_round(aggregation: Aggregation, sender: str, present: Collection[str], round_number: int) -> str | None:
+    """Returns the reason against a sum of the silos present in a round; None if the sum is allowed.
+
+    Where membership changes, the plan counts on every silo of the round's roster and on no other silo.
+    """
+    if aggregation.plan.federation.rosters is None:
+        return aggregation.lacking(sender, present)
+    roster = members_of(aggregation.plan, sender, round_number)
+    if not (missing := roster.keys() - set(present)) and set(present) <= roster.keys():
+        return None
+    return f"{len(missing)} of {len(roster)} silos of round {round_number} are missing, the plan does without 0"
+
+
 def aggregation_of(plan: VerifiedPlan) -> Aggregation:
     """Returns the way of making sums under a plan."""
     return MaskedAggregation(plan=plan) if plan.aggregation == "masked" else TrustedAggregation(plan=plan)

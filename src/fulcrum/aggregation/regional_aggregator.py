@@ -16,6 +16,7 @@ was not clipped or not weighted.
 """
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +26,7 @@ import numpy as np
 
 from fulcrum.aggregation.model_checks import check_model_layout
 from fulcrum.aggregation.norm_tests import norm_bounds
-from fulcrum.aggregation.presence import aggregation_of
+from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
 from fulcrum.aggregation.region_store import RegionFile
 from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout, dtype_of
@@ -162,6 +163,8 @@ class Region(ClosedAtTheEnd):
             raise ExchangeError(
                 "region.release-other-round", silo=silo, round_number=release.round_number, gathered=round_number
             )
+        if silo not in self._roster(round_number):
+            raise ExchangeError("region.release-off-roster", silo=silo, round_number=round_number)
         self._check_release(release)
         layout = msgspec.msgpack.encode(release.layout)
         digest = _digest(layout, release.values)
@@ -187,7 +190,7 @@ class Region(ClosedAtTheEnd):
 
     def missing(self, round_number: int) -> set[str]:
         """Returns the silos without a release for a round."""
-        return set(self._members) - self.present(round_number)
+        return set(self._roster(round_number)) - self.present(round_number)
 
     def is_summed(self, round_number: int) -> bool:
         """Returns True if the sum of a round is stored; a summed round accepts no more releases."""
@@ -212,10 +215,10 @@ class Region(ClosedAtTheEnd):
             if isinstance(stored, RegionalSum):
                 return stored
             present = self.present(round_number)
-            missing = tuple(sorted(set(self._members) - present))
+            missing = tuple(sorted(set(self._roster(round_number)) - present))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
             answer: RegionalReply
-            if reason := self._aggregation.lacking(self._region, present):
+            if reason := lacking_in_round(self._aggregation, self._region, present, round_number):
                 answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
                 status = WITHHELD
             else:
@@ -243,10 +246,16 @@ class Region(ClosedAtTheEnd):
             listed = []
             for number in sorted({row[0] for row in self._file.rows("SELECT round FROM release")} | set(statuses)):
                 present = self.present(number)
-                missing = tuple(sorted(set(self._members) - present))
+                missing = tuple(sorted(set(self._roster(number)) - present))
                 status, members = statuses.get(number, GATHERING), tuple(sorted(present))
                 listed.append(RegionRound(round_number=number, status=status, members=members, missing=missing))
         return tuple(listed)
+
+    def _roster(self, round_number: int) -> Mapping[str, int]:
+        """Returns the silos of the region in a round; a plan without changing membership has the same in all rounds."""
+        if self._plan.federation.rosters is None:
+            return self._members
+        return members_of(self._plan, self._region, round_number)
 
     def _add(self, release: Release) -> None:
         """Adds a stored release to the running sum of its round; only sums of integers are equal in every order."""
@@ -306,7 +315,7 @@ class Region(ClosedAtTheEnd):
             self._step is not None and not -most < values.min() <= values.max() < most
         ):
             raise ExchangeError("region.release-not-finite", silo=silo)
-        low, high = norm_bounds(plan, self._members[silo], len(values))
+        low, high = norm_bounds(plan, self._members[silo], len(values), release.round_number)
         with np.errstate(over="ignore"):
             size = float(np.linalg.norm(values.astype(np.float64)))
         if not low <= size <= high:

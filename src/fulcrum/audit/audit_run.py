@@ -34,6 +34,7 @@ from fulcrum.core.silo.policy import Policy
 from fulcrum.core.training.training_module import TrainingModule, load_training_module
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.theory.scheduling import check_one_roster
 from fulcrum.simulation.data.person_groups import check_task_fits
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
@@ -112,6 +113,7 @@ def whole_audit(
         engine: Send canaries through this engine too, with every site on this machine: "nvflare" or "flower".
         on_progress: Called with the name of a step, the number done, and the total number.
     """
+    check_one_roster(plan.federation, "an audit")
     seed = secrets.randbelow(2**31) if seed is None else seed
     if engine is not None:
         check_engine(engine, plan)

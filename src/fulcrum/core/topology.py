@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, NameArray, read_only
+from fulcrum.core.rosters import Rosters, Stay
 from fulcrum.errors import FederationError, ParameterError, listing, suggestion
 
 SILO = "silo"
@@ -30,10 +31,13 @@ SILO = "silo"
 ROOT = "federation"
 """The tier of an observer that sees the global sum alone."""
 
-KNOWN_COLUMNS = (SILO, "records", "epsilon", "group", "weight")
+STAY_COLUMNS = ("from", "until", "every")
+"""Columns of the rounds in which a silo takes part: the first, the last, and k for every k-th round."""
+
+KNOWN_COLUMNS = (SILO, "records", "epsilon", "group", "weight", *STAY_COLUMNS)
 """Columns with a fixed meaning; any other column is a tier, or refused."""
 
-RESERVED_COLUMNS = ("share", "from", "until")
+RESERVED_COLUMNS = ("share",)
 """Columns that are reserved for a later meaning, and refused until then, in capitals too."""
 
 BATCH = 1_000_000
@@ -83,6 +87,9 @@ class Topology:
             part of the digest.
         declared_sites: By silo, the declared technical name of its site, "" for a silo without a declaration. Not
             part of the digest.
+        stays: By silo, the declared rounds of the silo as a federation file states them; None for a federation without
+            such columns. Not part of the digest: a plan's number of rounds turns stays into rosters.
+        rosters: The roster of every round of a plan, if membership changes; None if all silos take part in all rounds.
         weights: The weight of every silo's update in a sum: the chosen, else the declared, else `sizes / sizes.sum()`.
             If a plan protects persons, the weight of the gradient of one person of the silo.
     """
@@ -98,6 +105,8 @@ class Topology:
     chosen_weights: FloatArray | None = field(default=None, repr=False)
     persons: FloatArray | None = field(default=None, repr=False)
     declared_sites: NameArray | None = field(default=None, repr=False)
+    stays: tuple[tuple[Stay, ...], ...] | None = field(default=None, repr=False)
+    rosters: Rosters | None = field(default=None, repr=False)
     weights: FloatArray = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,6 +146,8 @@ class Topology:
             if len(np.bincount(tier.parent_of)) != len(tier.nodes) or not np.bincount(tier.parent_of).all():
                 raise FederationError("federation.node-empty", tier=tier.name, nodes=len(tier.nodes))
             children = len(tier.nodes)
+        if self.rosters is not None:
+            self._check_rosters(self.rosters)
         if self.declared_weights is not None:
             object.__setattr__(self, "declared_weights", self._checked_declaration(self.declared_weights))
         object.__setattr__(self, "weights", self._checked_weights())
@@ -146,6 +157,18 @@ class Topology:
         for array in (self.sizes, *weights, self.preferences, self.declared_names, *codes):
             if array is not None:
                 read_only(array)
+
+    def _check_rosters(self, rosters: Rosters) -> None:
+        """Refuses rosters of other silos, and a round in which a region has no silo."""
+        if rosters.present.shape[1] != len(self.sizes):
+            raise FederationError("schedule.silos-differ", silos=len(self.sizes), listed=rosters.present.shape[1])
+        regions = self.tiers[0]
+        for phase, present in enumerate(rosters.present):
+            filled = np.bincount(regions.parent_of[present], minlength=len(regions.nodes))
+            if not filled.all():
+                first = int(np.argmax(rosters.phase_of_round == phase)) + 1
+                empty = regions.nodes[int(np.argmin(filled))]
+                raise FederationError("schedule.region-empty", tier=regions.name, region=empty, round=first)
 
     def _checked_declaration(self, declared: FloatArray) -> FloatArray:
         """Returns the declared weights scaled to the sum 1; weights of the sum 1 stay unchanged, bit for bit."""
@@ -240,7 +263,7 @@ class Topology:
 
     @property
     def digest(self) -> str:
-        """The SHA-256 over names, sizes, tiers, preferences, groups and declared weights, in order."""
+        """The SHA-256 over names, sizes, tiers, preferences, groups, declared weights and rosters, in order."""
         sha = hashlib.sha256(b"fulcrum.federation/1")
         for tier in (*self.tiers, *((self.group,) if self.group else ())):
             sha.update(msgspec.json.encode([tier.name, tier.nodes]))
@@ -252,6 +275,8 @@ class Topology:
             sha.update(msgspec.json.encode(batch))
         if self.declared_weights is not None:
             sha.update(b"weights" + self.declared_weights.astype("<f8").tobytes())
+        if self.rosters is not None:
+            sha.update(b"rosters" + self.rosters.digest)
         return sha.hexdigest()
 
     def __len__(self) -> int:

@@ -16,6 +16,7 @@ from fulcrum.notebook_display import NotebookDisplay
 from fulcrum.planning.content.plan_document import document_of
 from fulcrum.planning.content.plan_figures import PlanFigures, changed_copy
 from fulcrum.planning.inputs.inside_observer import inside_observer
+from fulcrum.planning.theory.scheduling import with_rosters
 
 _DOCUMENT = "planning.content.plan_document"
 
@@ -113,7 +114,7 @@ def release_cost(plan: Plan, silo: int) -> dict[str, float]:
 
 def check_federation(plan: PlanFigures, federation: Topology, *, source: str = "") -> None:
     """Raises `ForeignPlanError` unless a plan was made for this federation, read from `source`."""
-    check_same_federation(plan.federation, federation, source=source)
+    check_same_federation(plan.federation, with_rosters(federation, plan.rounds), source=source)
 
 
 def check_same_federation(planned: Topology, federation: Topology, *, source: str = "") -> None:

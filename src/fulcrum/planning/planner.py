@@ -35,7 +35,7 @@ from fulcrum.core.choices import (
 from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
 from fulcrum.core.plan.plan_file import Spectrum, key_bytes
-from fulcrum.core.privacy_unit import PrivacyUnit
+from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology, name_problem
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
@@ -51,6 +51,13 @@ from fulcrum.planning.theory.allocation import AllocationRule, Requirement, allo
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.leakage import mechanism_information
 from fulcrum.planning.theory.prior import Coupling
+from fulcrum.planning.theory.scheduling import (
+    check_supported,
+    largest_multiplier,
+    least_multiplier,
+    noise_by_phase,
+    with_rosters,
+)
 from fulcrum.planning.theory.weights import least_noise_of_one_tier
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.rounding import display_epsilon, rounded_up
@@ -243,6 +250,9 @@ def make_plan(federation: Topology, target: Target, execution: Execution, past: 
     """
     past = past or Past()
     _check_execution(execution, target.parameters)
+    federation = with_rosters(federation, target.rounds)
+    if federation.rosters is not None:
+        check_supported(_usual_with_schedule(federation, target, execution))
     federation = replace(federation, persons=_declared_persons(federation, target))
     is_cut = execution.purpose == "deployment" and target.unit.is_within_silo
     whole = replace(
@@ -324,7 +334,12 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
     if bought:
         target = target.reached_with_budget(federation, rule, seed)
         requirement = target.requirement(federation)
-    multiplier = allocate(federation, requirement, rule, seed=seed)
+    by_phase, prices = None, None
+    if federation.rosters is None:
+        multiplier = allocate(federation, requirement, rule, seed=seed)
+    else:
+        by_phase, prices = noise_by_phase(federation, requirement, rule)
+        multiplier = largest_multiplier(federation, by_phase)
     own, injected = drawn_noise(federation, multiplier, execution.injection)
     return Plan(
         federation=federation,
@@ -351,6 +366,8 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         allocation=rule if isinstance(rule, str) else getattr(rule, "__name__", "custom"),
         noise_multiplier=own,
         aggregator_noise_multiplier=injected,
+        phase_multiplier=by_phase,
+        prices=prices,
         clip_norm=1.0 if execution.clip_norm == "auto" else float(execution.clip_norm),
         clip_share=_clip_share(federation, requirement, target) if execution.clip_norm == "auto" else 1.0,
         weights_rule=_rule_name(execution.weights),
@@ -367,6 +384,26 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         moved=dict(past.moved),
         keys=dict(execution.keys),
     )
+
+
+def _usual_with_schedule(federation: Topology, target: Target, execution: Execution) -> dict[str, bool]:
+    """Returns by setting True if the value has a proof where membership changes, as plan files are read."""
+    inner, weights = federation.innermost.name, execution.weights
+    plain = weights in ("sizes", "equal", DECLARED) if isinstance(weights, str) else isinstance(weights, Mapping)
+    return {
+        "targets": set(target.epsilon) <= {inner} and target.silo_epsilon is None,
+        "unit": target.unit == SILO_UNIT,
+        "injection": execution.injection == "silo",
+        "aggregation": target.aggregation == "trusted",
+        "colluders": not target.colluders,
+        "dropouts": not target.dropouts,
+        "information": target.information is None and target.floor is None,
+        "budget": target.budget is None,
+        "weights": plain and not execution.least_influence,
+        "clip_norm": execution.clip_norm != "auto",
+        "server": execution.server == "sum",
+        "allocation": execution.allocation in ("optimal", "uniform"),
+    }
 
 
 def _declared_persons(federation: Topology, target: Target) -> FloatArray | None:
@@ -572,13 +609,17 @@ def _reserve(plan: Plan) -> float:
     less than the factor of two covers.
     """
     federation = plan.federation
+    narrowest = np.ones(len(federation))
+    if plan.phase_multiplier is not None:  # a silo draws its least noise in another round than its largest
+        narrowest = least_multiplier(federation, plan.phase_multiplier) / plan.noise_multiplier
     for silo in range(len(federation)):
-        check_fits(
-            signal=plan.lattice_signal(silo),
-            width=plan.lattice_width(silo),
-            members=len(federation),
-            silo=federation.silo_name(silo),
-        )
+        for part in {1.0, float(narrowest[silo])}:
+            check_fits(
+                signal=plan.lattice_signal(silo),
+                width=part * plan.lattice_width(silo),
+                members=len(federation),
+                silo=federation.silo_name(silo),
+            )
     inside = plan.group_tier if plan.is_masked else SILO
     reserve = 2 * max(
         delta_reserve(

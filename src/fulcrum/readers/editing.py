@@ -19,6 +19,7 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.core.topology import Tier, Topology
 from fulcrum.errors import FederationError, listing, suggestion
 from fulcrum.readers.federation import Federation
+from fulcrum.readers.schedule_file import stays_by_silo
 from fulcrum.readers.silo_table import MOST_RECORDS
 
 MOST_SILOS = 100_000
@@ -229,6 +230,11 @@ def _rebuild(
         epsilon = None if epsilon is None else np.append(epsilon, np.full(more, np.nan))
         groups = None if groups is None else groups + fresh
         weight = None if weight is None else np.append(weight, np.full(more, weight.mean()))
+    stays = federation.stays
+    if stays is None and federation.rosters is not None:
+        stays = tuple(map(tuple, stays_by_silo(federation.rosters)))
+    if stays is not None:
+        stays = (*stays, *((((1, 0, 1),),) * (len(names) - len(stays))))
     rows = np.arange(len(names)) if rows is None else rows
     tiers = {}
     for level, tier in enumerate(federation.tiers):
@@ -242,6 +248,7 @@ def _rebuild(
         epsilon=None if epsilon is None else epsilon[rows],
         group=None if groups is None else [groups[row] for row in rows],
         weight=None if weight is None else weight[rows],
+        stays=None if stays is None else tuple(stays[row] for row in rows.tolist()),
         name=federation.name,
         locate=lambda row: f"silo {names[rows[row]]!r}",
     )

@@ -15,6 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from fulcrum.arrays import FloatArray, NameArray
+from fulcrum.core.rosters import Stay
 from fulcrum.core.topology import BATCH, Tier, Topology, name_problem
 from fulcrum.errors import FederationError, OverlapError, listing, suggestion
 
@@ -83,6 +84,7 @@ class Federation(Topology):
         group: Sequence[str] | Tier | None = None,
         weight: FloatArray | None = None,
         site: Sequence[str] | None = None,
+        stays: tuple[tuple[Stay, ...], ...] | None = None,
         name: str = "federation",
         locate: Callable[[int], str] = lambda row: f"row {row + 1}",
     ) -> Self:
@@ -96,6 +98,7 @@ class Federation(Topology):
             group: The organisational group of every silo.
             weight: The weight of every silo, in any unit.
             site: The technical name of every silo's site on an engine, "" for the transliterated name.
+            stays: The rounds of every silo; None if all silos take part in all rounds.
             name: For messages and file names.
             locate: Returns the place of a row for messages: "silos.csv line 17".
         """
@@ -130,6 +133,7 @@ class Federation(Topology):
             sizes_known=records is not None,
             declared_weights=None if weight is None else np.array(weight, dtype=np.float64),
             declared_sites=np.array(site, dtype=np.dtypes.StringDType()) if site and any(site) else None,
+            stays=stays,
         )
 
 

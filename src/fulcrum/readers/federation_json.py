@@ -43,7 +43,9 @@ class Roster(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defa
 
 
 def roster_of(federation: Topology) -> Roster:
-    """Returns a federation in columns."""
+    """Returns a federation in columns; refuses the rounds of silos, which the columns do not carry."""
+    if federation.stays is not None or federation.rosters is not None:
+        raise FederationError("schedule.not-in-columns", federation=federation.name)
     declared, group, weight = federation.preferences, federation.group, federation.declared_weights
     sizes = federation.sizes.tolist() if federation.sizes_known else None
     return Roster(

@@ -20,7 +20,7 @@ from itertools import chain, islice
 
 import numpy as np
 
-from fulcrum.core.topology import KNOWN_COLUMNS, SILO
+from fulcrum.core.topology import KNOWN_COLUMNS, SILO, STAY_COLUMNS
 from fulcrum.csv_text import plain_cell
 from fulcrum.errors import FederationError
 from fulcrum.readers.federation import Federation
@@ -58,7 +58,7 @@ _LINE = re.compile(r" line (\d+)\b")
 # Mistakes that appear because a wrong line was left out: a sum that no longer adds up.
 _OF_OTHER_LINES = ("sheet.total-wrong", "sheet.silo-is-sum", "sheet.signs-conflict", "sheet.decimals-mixed")
 _OF_ALL_LINES = ("table.cells-number", "sheet.number-ambiguous")  # one remedy for the whole table
-_MAY_END_EARLY = (None, "", "epsilon", "group")  # old Excel leaves empty cells at the end of a line out
+_MAY_END_EARLY = (None, "", "epsilon", "group", *STAY_COLUMNS)  # old Excel leaves empty cells at the end of a line out
 _COMPARED_ROWS = 10_000  # rows in which columns are compared, to find the column that refines the others
 _FORMULA_ERROR = re.compile(r"#[^\W\d_¡][\w/]*[!?]|#¡\w+!|#DIV/0!|#N/A|#NV")
 _A_FEW = 3  # silos; fewer can have 1 and 2 records by chance

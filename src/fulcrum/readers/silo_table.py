@@ -14,7 +14,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray, NameArray
-from fulcrum.core.topology import KNOWN_COLUMNS, SILO, Tier, reserved_problem, tier_name_problem
+from fulcrum.core.choices import MOST_ROUNDS
+from fulcrum.core.rosters import Stay
+from fulcrum.core.topology import KNOWN_COLUMNS, SILO, STAY_COLUMNS, Tier, reserved_problem, tier_name_problem
 from fulcrum.errors import FederationError, in_one_line, listing
 from fulcrum.readers.federation import Federation
 from fulcrum.readers.spreadsheets.column_names import IGNORE, SITE, column_option, expected_tier, without_accents
@@ -22,7 +24,7 @@ from fulcrum.readers.spreadsheets.column_names import IGNORE, SITE, column_optio
 REQUIRED_COLUMNS = (SILO, "region")
 """Columns that every table must have."""
 
-NUMBER_COLUMNS = ("records", "epsilon", "weight")
+NUMBER_COLUMNS = ("records", "epsilon", "weight", *STAY_COLUMNS)
 """Columns of numbers."""
 
 USUAL_COLUMNS = (SILO, "records", "region")
@@ -41,8 +43,8 @@ Labels: TypeAlias = Sequence[str] | tuple[IntArray, Sequence[str]]
 def checked_header(header: Sequence[str], where: str, declared: Container[str] = ()) -> list[str]:
     """Returns the column names, stripped; refuses a header that breaks a rule for tables of silos.
 
-    `silo` and `region` are required; `records`, `epsilon`, `group`, `weight` and `site` may stand anywhere; `share`,
-    `from` and `until` are reserved. All further columns are outer tiers. An outer tier must stand after `region`,
+    `silo` and `region` are required; `records`, `epsilon`, `group`, `weight`, `site`, `from`, `until` and `every` may
+    stand anywhere; `share` is reserved. All further columns are outer tiers. An outer tier must stand after `region`,
     unless the name is usual for outer tiers or is among the names that the user has `declared`.
 
     >>> checked_header(["silo", "records", "region", "country"], "silos.csv line 1")
@@ -131,6 +133,19 @@ def misspelt(word: str, choices: Iterable[str]) -> str | None:
     return near[0] if near else None
 
 
+def tree_key_problem(key: str) -> str:
+    """Returns the reason to refuse a key of a tree file, with a remedy, or an empty string.
+
+    A tree file that ignored the rounds of a silo would plan for a silo in all rounds.
+
+    >>> tree_key_problem("until"), tree_key_problem("records")
+    ('rounds of silos stand in a table, or in a schedule file: --schedule', '')
+    """
+    if key.strip().lower() in STAY_COLUMNS:
+        return "rounds of silos stand in a table, or in a schedule file: --schedule"
+    return reserved_problem(key)
+
+
 class Silos:
     """Collects batches of rows into arrays; if the number of rows is known, 10^8 rows are never held twice."""
 
@@ -147,6 +162,7 @@ class Silos:
         self.records: FloatArray | None = None
         self.epsilon: FloatArray | None = None
         self.weight: FloatArray | None = None
+        self.stay: dict[str, FloatArray] = {}
         self.nodes: dict[str, dict[str, int]] = {tier: {} for tier in tiers}
         self.codes: dict[str, IntArray] = {tier: np.empty(rows, dtype=np.intp) for tier in tiers}
 
@@ -157,10 +173,12 @@ class Silos:
         labels: Mapping[str, Labels],
         epsilon: Numbers | None,
         weight: Numbers | None = None,
+        **stay: Numbers | None,
     ) -> None:
         """Checks and appends a batch; missing text is "", a missing number None, "" or NaN in an array.
 
-        A column outside of the table is None, in every batch: without `records` sizes are not declared.
+        A column outside of the table is None, in every batch: without `records` sizes are not declared. The columns of
+        `stay` are the `STAY_COLUMNS`.
         """
         start, stop = self.filled, self.filled + len(silo)
         if "" in silo:
@@ -180,6 +198,10 @@ class Silos:
         if weight is not None:
             self.weight = self._numbers(self.weight, stop)
             self.weight[start:stop] = self._checked_weight(silo, weight)
+        for name, cells in stay.items():
+            if cells is not None:
+                self.stay[name] = self._numbers(self.stay.get(name), stop)
+                self.stay[name][start:stop] = self._checked_rounds(name, cells)
         for tier, column in labels.items():
             codes, distinct = column if isinstance(column, tuple) else _encode(column)
             if "" in distinct and tier not in ("group", SITE):
@@ -212,9 +234,41 @@ class Silos:
             weight=None if self.weight is None else self.weight[:rows],
             group=None if group is None else self._complete_groups(group),
             site=None if site is None else [site.nodes[code] for code in site.parent_of.tolist()],
+            stays=self._stays(),
             name=name,
             locate=self.locate,
         )
+
+    def _stays(self) -> tuple[tuple[Stay, ...], ...] | None:
+        """Returns by silo its stay; None if no silo has a limit: an empty cell is the first or last round, or 1."""
+        missing = dict.fromkeys(STAY_COLUMNS, np.zeros(self.filled)) | {"from": np.ones(self.filled)}
+        missing["every"] = np.ones(self.filled)
+        read = {name: self.stay[name][: self.filled] if name in self.stay else missing[name] for name in STAY_COLUMNS}
+        first, last, every = (np.where(np.isnan(read[name]), missing[name], read[name]) for name in STAY_COLUMNS)
+        early = (last > 0) & (last < first)
+        if early.any():
+            row = int(np.argmax(early))
+            silo = self.names[row]
+            raise FederationError(
+                "sheet.stay-order", place=self.locate(row), silo=silo, first=int(first[row]), last=int(last[row])
+            )
+        if (first == 1).all() and (last == 0).all() and (every == 1).all():
+            return None
+        listed = zip(first.astype(int).tolist(), last.astype(int).tolist(), every.astype(int).tolist(), strict=True)
+        return tuple((stay,) for stay in listed)
+
+    def _checked_rounds(self, column: str, cells: Numbers) -> FloatArray:
+        values = _floats(cells)
+        for row in np.flatnonzero(~((values >= 1) & (values <= MOST_ROUNDS) & (values == np.floor(values)))).tolist():
+            if not _is_missing(cells[row]):
+                raise FederationError(
+                    "sheet.stay-range",
+                    place=self.locate(self.filled + row),
+                    column=column,
+                    value=_printable_cell(cells[row]),
+                    most=MOST_ROUNDS,
+                )
+        return values
 
     def _numbers(self, column: FloatArray | None, stop: int) -> FloatArray:
         """Returns a column of numbers with room up to `stop`."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any
 
-from fulcrum.core.topology import reserved_problem, tier_name_problem
+from fulcrum.core.topology import tier_name_problem
 from fulcrum.errors import FederationError, MissingExtraError, listing, suggestion
 from fulcrum.readers.federation import Federation
-from fulcrum.readers.silo_table import Silos, misspelt
+from fulcrum.readers.silo_table import Silos, misspelt, tree_key_problem
 
 _KEY = r"""(?:"[^"\\]*"|'[^']*'|[\w-]+)"""
 _KEYS = rf"\s*({_KEY}(?:\s*\.\s*{_KEY})*)\s*"
@@ -79,7 +79,7 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
     tiers = _tier_names(data, place)
     keys = ("name", "tiers", *tiers, "group")
     for key in data:
-        if reserved := reserved_problem(key):
+        if reserved := tree_key_problem(key):
             raise FederationError("tree.key-reserved", place=place(key), key=key, reason=reserved)
         if key not in keys:
             hint = suggestion(key, keys) or " An outer tier must be listed in tiers"
@@ -95,7 +95,7 @@ def toml_federation(text: str, file: str, default_name: str) -> Federation:
             where.append((tiers[0], node, silo))
             entry = value if isinstance(value, dict) else {"records": value}
             for key in entry:
-                if reserved := reserved_problem(key):
+                if reserved := tree_key_problem(key):
                     raise FederationError(
                         "tree.silo-key-reserved", place=place(*where[-1]), silo=silo, key=key, reason=reserved
                     )
@@ -376,7 +376,7 @@ def _participants(
         if name in people:
             raise FederationError("project.participant-repeated", place=where, name=name, line=lines[name])
         for key in person:
-            if isinstance(key, str) and (reserved := reserved_problem(key)):
+            if isinstance(key, str) and (reserved := tree_key_problem(key)):
                 raise FederationError("project.key-reserved", place=where, name=name, key=key, reason=reserved)
             if isinstance(key, str) and key not in _PARTICIPANT_KEYS and (near := misspelt(key, _PARTICIPANT_KEYS)):
                 raise FederationError("project.key-unknown", place=where, key=key, name=name, suggestion=near)

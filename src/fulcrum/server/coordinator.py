@@ -34,7 +34,7 @@ import numpy as np
 
 from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.aggregation.norm_tests import largest_sum
-from fulcrum.aggregation.presence import aggregation_of
+from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import in_units
 from fulcrum.core.messages.membership import members_of, senders_of, step_of
@@ -313,7 +313,9 @@ class Coordinator:
                 raise ExchangeError("server.sum-off-lattice", region=region)
             if answer.layout != self._standing.layout:
                 raise ExchangeError("server.sum-shape", region=region)
-            if reason := self._aggregation.lacking(region, named):  # an honest region withholds such a sum
+            if reason := lacking_in_round(
+                self._aggregation, region, named, self.round_number
+            ):  # an honest region withholds such a sum
                 raise ExchangeError("server.sum-lacks-noise", region=region, reason=reason)
             with np.errstate(over="ignore"):
                 size = float(np.linalg.norm(answer.values.astype(np.float64)))

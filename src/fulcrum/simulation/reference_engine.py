@@ -87,7 +87,7 @@ def train_slowly(
                     update = _update(
                         model, models[:, variant], task, picks[:, place], variants.silo_name(silo), round_number
                     )
-                    mechanism = _mechanism(variants, silo, variant, noise[place])
+                    mechanism = _mechanism(variants, silo, variant, noise[place], round_number)
                     observed[variants.region_of[silo], :, variant] += apply_mechanism(mechanism, update)
                 if on_part is not None:
                     on_part(round_number - 1 + (silo + 1) / len(variants.weights))
@@ -96,13 +96,14 @@ def train_slowly(
     return run_rounds(variants, task, model, sums=sums, **options)
 
 
-def _mechanism(variants: Variants, silo: int, variant: int, noise: FloatArray) -> GaussianMechanism:
+def _mechanism(variants: Variants, silo: int, variant: int, noise: FloatArray, round_number: int) -> GaussianMechanism:
     """Returns the mechanism of a silo for one release of a variant, with the silo's normal draws of the round."""
+    weight, multiplier = variants.of_round(slice(silo, silo + 1), round_number)
     return GaussianMechanism(
         clip_norm=float(variants.clip_norm[variant]),
         clip_share=float(variants.clip_share[variant]),
-        weight=float(variants.weights[silo, variant]),
-        noise_multiplier=float(variants.noise_multiplier[silo, variant]),
+        weight=float(weight[0, variant]),
+        noise_multiplier=float(multiplier[0, variant]),
         draw=noise.reshape,
         largest_sum=1.0 if variants.largest_sums is None else float(variants.largest_sums[silo, variant]),
     )
@@ -129,7 +130,7 @@ def _sums_of_persons(
                 _gradient(model, models[:, variant], task, groups.rows(person), variants.silo_name(silo), round_number)
                 for person in range(groups.silos[silo], groups.silos[silo + 1])
             )
-            mechanism = _mechanism(variants, silo, variant, noise[place])
+            mechanism = _mechanism(variants, silo, variant, noise[place], round_number)
             observed[variants.region_of[silo], :, variant] += apply_by_person(mechanism, rows, model.parameters)
         if on_part is not None:
             on_part(round_number - 1 + (silo + 1) / len(variants.weights))

@@ -34,6 +34,7 @@ from fulcrum.planning.inputs.inside_observer import with_observer_name
 from fulcrum.planning.inputs.targets import epsilon_by_tier
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import AllocationRule
+from fulcrum.planning.theory.scheduling import check_one_roster
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.readers.profiles import lognormal_sizes
 from fulcrum.server.run_results import run_folder
@@ -133,6 +134,7 @@ def compare_trained(
     if target.get("seed", 0) != 0:
         raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
     federation = read_federation(federation)
+    check_one_roster(federation, "a comparison")
     task, user_model = with_metric(read_data(data, federation, **(data_options or {})), metric), model_of(model)
     if task.silo is not None and size_law != "declared":
         raise ParameterError("comparison.sizes-named", data=task.name)

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 from fulcrum.cli.shared_options.federations import (
     ColumnOption,
     NameOption,
+    ScheduleOption,
     ThousandsOption,
+    add_schedule,
     federation_argument,
     note_on_coalitions,
 )
@@ -27,8 +29,10 @@ from fulcrum.cli.shared_options.options import (
 )
 from fulcrum.cli.shared_options.target_options import TargetOptions
 from fulcrum.core.choices import Purpose
+from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import federation_in, read_content
 from fulcrum.core.plan.verification import verify
+from fulcrum.core.plan.verified_plan import data_in
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.core.topology import SILO
 from fulcrum.engines.flower.kits.app_files import app_files
@@ -40,6 +44,7 @@ from fulcrum.planning.files.plan_from_file import is_server_known, plan_of, read
 from fulcrum.planning.files.plan_issue import issue_checks
 from fulcrum.planning.plan import Plan, check_same_federation, save_plan
 from fulcrum.planning.planner import plan
+from fulcrum.planning.theory.scheduling import certificate_checks, with_rosters
 from fulcrum.views.terminal.plan_tables import show_checks, show_plan
 from fulcrum.views.terminal.screen import Result, remarks, show, table, working
 from fulcrum.views.terminal.table_columns import Column
@@ -57,12 +62,13 @@ def plan_command(
     own: ModelOptions | None = None,
     purpose: Annotated[Purpose, setting("purpose")] = "research",
     keys: Annotated[Path | None, setting("keys")] = None,
+    schedule: ScheduleOption = None,
     output: OutputOption = None,
     style: FormatOption = "table",
 ) -> int:
     """Compute how much noise each silo must add."""
     check_output(output)
-    topology = federation_argument(federation, column, thousands, name).federation
+    topology = add_schedule(federation_argument(federation, column, thousands, name).federation, schedule)
     model = None if own is None else own.load()
     if model is not None:
         if target.parameters not in (None, model.parameters):
@@ -91,6 +97,7 @@ def verify_command(
     column: ColumnOption = (),
     thousands: ThousandsOption = None,
     name: NameOption = None,
+    schedule: ScheduleOption = None,
     issuer: Annotated[
         str | None,
         option("Public key, or .pub file, of the issuer that must have signed the plan. Default: not checked.", INPUT),
@@ -103,8 +110,11 @@ def verify_command(
         content = read_content(plan_file)
         issued = issue_checks(plan_file, content, issuer)
         if reading is not None:
-            check_same_federation(federation_in(content), reading.federation, source=federation or "")
+            stated = with_rosters(add_schedule(reading.federation, schedule), content.settings.rounds)
+            check_same_federation(federation_in(content), stated, source=federation or "")
         figures = verify(content)
+        if all(check.holds for check in figures):
+            figures = (*figures, *certificate_checks(PlanData(**data_in(content))))  # type: ignore[arg-type]
         sound, rule_known = all(check.holds for check in figures), is_server_known(content)
         also: dict[str, Any] = {"verdict": verdict(plan_of(content)).summary() if sound and rule_known else None}
     checks = (*issued, *figures)

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +11,7 @@ from fulcrum.cli.shared_options.options import INPUT, option, several
 from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
 from fulcrum.readers.federation_reader import FederationReading, reading_of
+from fulcrum.readers.schedule_file import with_schedule
 from fulcrum.readers.spreadsheets.column_names import parse_column_options
 from fulcrum.readers.spreadsheets.written_numbers import Thousands
 from fulcrum.views.terminal.screen import working
@@ -35,6 +37,20 @@ ThousandsOption = Annotated[
 NameOption = Annotated[
     str | None, option("Name of the federation in plan and report. Default: the name of its file.", INPUT)
 ]
+
+ScheduleOption = Annotated[
+    Path | None,
+    option(
+        "Table of the rounds in which each silo takes part, with the columns silo and rounds (4 6-9 12-/3). Default: "
+        "the columns from, until and every of the federation's table, else all rounds.",
+        INPUT,
+    ),
+]
+
+
+def add_schedule(federation: Topology, schedule: Path | None) -> Topology:
+    """Returns the federation with the rounds of a schedule file, if a file is given."""
+    return federation if schedule is None else with_schedule(federation, schedule)
 
 
 def federation_argument(

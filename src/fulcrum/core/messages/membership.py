@@ -44,10 +44,15 @@ def group_name_of(plan: PlanData, silo: str) -> str:
     return ROOT if senders_of(plan) == (ROOT,) else region
 
 
-def members_of(plan: PlanData, region: str) -> dict[str, int]:
+def members_of(plan: PlanData, region: str, round_number: int | None = None) -> dict[str, int]:
     """Returns the silos of a region, sorted by name, with their indices in the federation.
 
     If all silos are one masked group, "federation" is the only region with a sum.
+
+    Args:
+        plan: The plan.
+        region: The region.
+        round_number: The round whose roster counts, where membership changes; None for the silos of all rounds.
 
     Raises:
         ExchangeError: No region of this name sends a sum to the server.
@@ -59,6 +64,9 @@ def members_of(plan: PlanData, region: str) -> dict[str, int]:
         where = list(range(len(plan.federation)))
     else:
         where = (inner.parent_of == inner.nodes.index(region)).nonzero()[0].tolist()
+    rosters = plan.federation.rosters
+    if rosters is not None and round_number is not None:
+        where = [index for index in where if rosters.has(index, round_number)]
     named = {plan.federation.silo_name(index): index for index in where}
     return dict(sorted(named.items()))
 

@@ -37,6 +37,8 @@ class EarlierGuarantee(Guarantee):
         """The reason for which the earlier words are false; an empty string for true words."""
         if self.unit.is_within_silo:
             return "no earlier version protected persons"
+        if self.scheduled:
+            return "no earlier version knew rosters that change"
         # With colluders a silo of every region is counted out of the noise already, and the words are true.
         if self.one_group and self.regions > 1 and not self.colluders:
             return "a silo of another region is outside the region, sees the global sum and knows its own noise"

@@ -12,6 +12,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.lattice import check_parameters, lattice_step
+from fulcrum.core.phase_noise import concealing_noise, mean_variance, noise_of_phase
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.remaining_noise import check_count, remaining_noise, sum_by
 from fulcrum.core.topology import ROOT, SILO
@@ -75,9 +76,12 @@ def sensitivity(plan: PlanData, tier: str | None = None) -> float | FloatArray:
 def noise_variance(plan: PlanData) -> FloatArray:
     """Returns by silo the noise variance that the silo brings into a sum, w² sigma², in units of C².
 
-    Noise that an aggregator draws is divided among the silos of the region by w².
+    Noise that an aggregator draws is divided among the silos of the region by w². Where membership changes, the result
+    is the mean of all rounds.
     """
     weights = plan.federation.weights
+    if plan.phase_multiplier is not None:
+        return mean_variance(plan.federation, plan.phase_multiplier)
     if plan.aggregator_noise_multiplier is None:
         return np.asarray((weights * plan.noise_multiplier) ** 2)
     region_of, squared = plan.federation.innermost.parent_of, weights**2
@@ -108,7 +112,8 @@ def effective_multiplier(
 
     - the worst colluders and dropouts of every region are excluded, and a silo is never in its own coalition;
     - an observer further out than the complete sums has the multiplier of the outermost complete tier;
-    - with silos masked as one group an observer at every tier above the silos sees the global sum alone.
+    - with silos masked as one group an observer at every tier above the silos sees the global sum alone;
+    - where membership changes, mu² over the silo's own rounds is kappa² T / s².
 
     Args:
         plan: Multipliers, weights and the tree.
@@ -123,15 +128,51 @@ def effective_multiplier(
     tier = observed_tier(plan, tier)
     if inside and tier != SILO:
         colluders = max(1, plan.colluders if colluders is None else colluders)
-    if tier == SILO:
+    if tier == SILO and plan.phase_multiplier is None:
         return plan.noise_multiplier
     excluded_silos = 0
     if plan.silos_draw_noise:
         excluded_silos += plan.colluders if colluders is None else check_count("colluders", colluders)
         excluded_silos += plan.dropouts if dropouts is None else check_count("dropouts", dropouts)
+    if plan.phase_multiplier is not None:
+        concealing = concealing_noise(federation, plan.phase_multiplier, tier, excluded_silos)
+        return np.asarray(np.sqrt(concealing) / federation.weights)
     variance = noise_variance(plan) if variance is None else variance
     present = remaining_noise(federation, variance, tier=tier, excluded_silos=excluded_silos)
     return np.asarray(np.sqrt(present) / federation.weights)
+
+
+def multiplier_of_round(plan: PlanData, silo: int, round_number: int) -> float:
+    """Returns the noise multiplier of a silo's own noise in a round; 0 for a round in which the silo takes no part.
+
+    Args:
+        plan: The plan.
+        silo: The place of the silo in the federation.
+        round_number: The round, from 1.
+    """
+    rosters = plan.federation.rosters
+    if rosters is None or plan.phase_multiplier is None:
+        return float(plan.noise_multiplier[silo])
+    multiplier = plan.phase_multiplier[rosters.phase(round_number), plan.federation.innermost.parent_of[silo]]
+    return float(multiplier) if rosters.has(silo, round_number) else 0.0
+
+
+def shift_of_round(plan: PlanData, silo: int, round_number: int, tier: str) -> float:
+    """Returns the squared shift (mu²) of a silo's release in a round of a plan whose membership changes.
+
+    Neighbouring relation: replacement of the silo's whole dataset. The rosters are public and the same on both sides.
+    """
+    rosters, multiplier = plan.federation.rosters, plan.phase_multiplier
+    if rosters is None or multiplier is None or not rosters.has(silo, round_number):
+        return float("inf")
+    noise = noise_of_phase(plan.federation, multiplier, rosters.phase(round_number), observed_tier(plan, tier))
+    return float((plan.unit.sensitivity * plan.federation.weights[silo]) ** 2 / noise[silo])
+
+
+def own_rounds(plan: PlanData, silo: int) -> int:
+    """Returns the number of rounds in which a silo takes part."""
+    rosters = plan.federation.rosters
+    return plan.rounds if rosters is None else int(rosters.lengths @ rosters.present[:, silo])
 
 
 def lattice_steps(plan: PlanData) -> FloatArray | None:

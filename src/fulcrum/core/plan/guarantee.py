@@ -84,6 +84,7 @@ class Guarantee:
         prior: The origin of the input variances that the server's prior reads; empty without such a prior.
         unit: The unit of privacy.
         persons: For a plan that protects persons, the further epsilons by field of `PlanSummary`, rounded up.
+        scheduled: True where membership changes by rosters that the plan states.
     """
 
     rounds: int
@@ -109,6 +110,7 @@ class Guarantee:
     prior: str = ""
     unit: PrivacyUnit = SILO_UNIT
     persons: Mapping[str, float | None] = field(default_factory=dict)
+    scheduled: bool = False
 
     @property
     def adjacency(self) -> str:
@@ -196,7 +198,9 @@ class Guarantee:
         """All assumptions of the guarantee; trust and noise stand last."""
         return (
             f"each silo reports to one {self.innermost} and no other",
-            "membership is fixed while this plan is in force",
+            "membership changes as this plan states, and by nothing else while this plan is in force"
+            if self.scheduled
+            else "membership is fixed while this plan is in force",
             *(
                 self._on_identity()
                 if self.unit.is_within_silo
@@ -255,6 +259,12 @@ class Guarantee:
 
     def _on_presence(self) -> str:
         """Returns the assumption on absent silos: absence that depends on records would reveal records."""
+        if self.scheduled:
+            return (
+                "the rounds of every silo are public, were fixed before the first release, and do not depend on "
+                "records: each silo takes part in all of its rounds and in no other, and no amplification by sampling "
+                "is claimed"
+            )
         if not self.dropouts:
             return "every silo takes part in every round: no amplification by sampling is claimed"
         return (

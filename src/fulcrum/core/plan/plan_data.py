@@ -54,6 +54,11 @@ class PlanData:
             coordinate of its clipped update. All zero where aggregators draw the noise.
         aggregator_noise_multiplier: By region, the aggregator's noise on the weighted sum, over C; None where silos
             draw the noise.
+        phase_multiplier: Where membership changes, by phase and region the noise multiplier of every silo that takes
+            part; `noise_multiplier` is then the largest of a silo's phases, and no release draws by it. None where all
+            silos take part in all rounds.
+        prices: Where membership changes, by silo the price that proves how near the noise is to the least; no release
+            rests on prices.
         purpose: Research, or deployment.
         unit: The unit of privacy: the neighbouring relation, and the sensitivity of a clipped update.
         persons_per_silo: The declared number of persons of each silo, where the federation declares no sizes.
@@ -96,6 +101,8 @@ class PlanData:
     absent_regions: bool = False
     noise_multiplier: FloatArray
     aggregator_noise_multiplier: FloatArray | None = None
+    phase_multiplier: FloatArray | None = None
+    prices: FloatArray | None = None
     purpose: Purpose = "research"
     unit: PrivacyUnit = SILO_UNIT
     persons_per_silo: float | None = None

@@ -145,7 +145,9 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A sum that an observer of a tier sees; `noise_multiplier` is the noise in the sum over the clip norm.
 
     In deployment the innermost nodes carry the lattice step of their silos. If shares are mixed into the regions'
-    weights, `rule_weight` is the weight of an innermost node by the rule alone.
+    weights, `rule_weight` is the weight of an innermost node by the rule alone. If membership changes,
+    `phase_multipliers` has for an innermost node the noise multiplier of each silo by phase, and `noise_multiplier` is
+    the root of the mean noise variance of all rounds. Phases are numbered by their first rounds.
     """
 
     name: str
@@ -156,6 +158,7 @@ class NodeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     epsilon_worst: Epsilon
     lattice_step: float | None = None
     rule_weight: Annotated[float, Meta(gt=0, le=1)] | None = None
+    phase_multipliers: list[Multiplier] | None = None
 
 
 class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -164,7 +167,9 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     `spent` is the squared shift (mu²) by tier that the silo had spent before this plan; the epsilons include the past.
     `moved_from` is the silo's region in the plan before, if the silo moved. `weight` is the weight in the sums, if
     different from the share of all records, and `declared_weight` the weight that the federation declares. `records`
-    is null where sizes are not declared. `site` is the declared technical name of the silo's site.
+    is null where sizes are not declared. `site` is the declared technical name of the silo's site. If membership
+    changes, `rounds` lists the silo's stays (first round, last round, every k-th round), `noise_multiplier` is the
+    largest of the silo's phases, and `price` is the silo's price in the proof that the noise is near the least.
     """
 
     silo: str
@@ -179,6 +184,8 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     weight: Annotated[float, Meta(gt=0, le=1)] | None = None
     declared_weight: float | None = None
     site: str = ""
+    rounds: list[tuple[Count, Count, Count]] | None = None
+    price: Annotated[float, Meta(ge=0)] | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

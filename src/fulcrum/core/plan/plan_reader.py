@@ -16,8 +16,9 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import SMALLEST
-from fulcrum.core.plan.plan_file import FORMAT, PlanFile, content_digest, values_by_silo
+from fulcrum.core.plan.plan_file import FORMAT, PlanFile, PlanSettings, content_digest, values_by_silo
 from fulcrum.core.privacy_unit import PrivacyUnit
+from fulcrum.core.rosters import MOST_CELLS, Rosters
 from fulcrum.core.topology import ROOT, SILO, Tier, Topology, name_problem
 from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.parsing import check_unique_keys
@@ -137,6 +138,7 @@ def federation_in(content: PlanFile) -> Topology:
         sizes_known=sizes is not None,
         declared_weights=all_or_none([entry.declared_weight for entry in content.silos]),
         declared_sites=np.array(sites, dtype=np.dtypes.StringDType()) if any(sites) else None,
+        rosters=_rosters_in(content),
     )
     if topology.digest != content.federation.digest:
         raise PlanError("plan.roster-differs", digest=topology.digest, expected=content.federation.digest)
@@ -146,6 +148,13 @@ def federation_in(content: PlanFile) -> Topology:
     if content.settings.unit == "silo":
         return topology
     return replace(topology, persons=np.array(persons_in(content)))
+
+
+def _rosters_in(content: PlanFile) -> Rosters | None:
+    """Returns the rosters of a plan file; None where all silos take part in all rounds."""
+    if content.silos[0].rounds is None:
+        return None
+    return Rosters.of_stays([entry.rounds or [] for entry in content.silos], content.settings.rounds)
 
 
 def unit_in(content: PlanFile) -> PrivacyUnit:
@@ -187,6 +196,7 @@ def _problems(content: PlanFile) -> Iterator[str]:
     yield from _problems_of_tree(content)
     yield from _problems_of_silos(content)
     yield from _problems_of_settings(content)
+    yield from _problems_of_schedule(content)
     try:
         unit_in(content)
         federation_in(content)
@@ -233,7 +243,7 @@ def _problems_of_silos(content: PlanFile) -> Iterator[str]:
             yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
         if not _can_be_squared(entry.noise_multiplier):
             yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
-    for column in ("records", "weight", "declared_weight"):
+    for column in ("records", "weight", "declared_weight", "rounds", "price"):
         if len({getattr(entry, column) is None for entry in silos}) > 1:
             yield f"{column} must be given for every silo, or for none"
     by_size = content.settings.weights == "sizes" and silos[0].records is not None
@@ -294,6 +304,55 @@ def _problems_of_settings(content: PlanFile) -> Iterator[str]:
             "the federation's name is not printable": not content.federation.name.isprintable(),
         }
     )
+
+
+def _problems_of_schedule(content: PlanFile) -> Iterator[str]:
+    """Yields contradictions in the rounds of silos, and settings that no plan with changing membership has."""
+    settings, inner = content.settings, content.federation.tiers[0]
+    by_phase = [node.phase_multipliers for node in content.tiers[inner]]
+    outer = [node for tier in content.federation.tiers[1:] for node in content.tiers[tier]]
+    if any(node.phase_multipliers is not None for node in outer) or len({values is None for values in by_phase}) > 1:
+        yield "noise by phase stands elsewhere than with all innermost nodes"
+    if len({content.silos[0].rounds is None, content.silos[0].price is None, by_phase[0] is None}) > 1:
+        yield "rounds of silos, prices and noise by phase do not stand together"
+    if content.silos[0].rounds is None:
+        return
+    if unsupported := next((name for name, value in usual_with_schedule(settings, inner).items() if not value), ""):
+        yield f"membership changes, and it has a setting of {unsupported} for which no proof is known"
+    if sum(len(entry.rounds or []) for entry in content.silos) > MOST_CELLS:
+        yield "it lists more stays of silos than any plan"
+    try:
+        rosters = _rosters_in(content)
+    except FulcrumError as error:
+        yield str(error)
+        return
+    phases = 0 if rosters is None else len(rosters.present)
+    if any(len(values or []) != phases for values in by_phase):
+        yield f"it has noise by phase for another number of phases than {phases}"
+    if not all(value > 0 and _can_be_squared(value) for values in by_phase for value in values or []):
+        yield "a multiplier of a phase is out of its range"
+
+
+def usual_with_schedule(settings: PlanSettings, inner: str) -> dict[str, bool]:
+    """Returns by setting True if its value may stand in a plan whose membership changes.
+
+    Every other value would need a proof of its own: noise that colluders remove differs by roster, masks need a group
+    in every round, and rules of weights and clip assume one roster.
+    """
+    return {
+        "targets": set(settings.required_multiplier) == {inner} and set(settings.epsilon) <= {inner},
+        "unit": settings.unit == "silo",
+        "injection": settings.injection == "silo",
+        "aggregation": settings.aggregation == "trusted",
+        "colluders": not settings.colluders,
+        "dropouts": not settings.dropouts,
+        "information": settings.information is None and settings.floor is None,
+        "budget": settings.budget is None,
+        "weights": settings.weights in ("sizes", "equal", "declared", "by-silo") and not settings.influence_mix,
+        "clip_norm": settings.clip_share == 1,
+        "server": settings.server == "sum",
+        "allocation": settings.allocation in ("optimal", "uniform"),
+    }
 
 
 def _further_epsilons(content: PlanFile) -> Iterator[tuple[str, object]]:

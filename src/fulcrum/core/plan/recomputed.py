@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.plan.plan_file import PlanFile, values_by_silo
 from fulcrum.core.plan.plan_reader import persons_in, unit_in
+from fulcrum.core.plan.recomputed_phases import RecomputedPhases
 from fulcrum.core.topology import ROOT, SILO
 
 _SOLVED_AT_ONCE = 1_000
@@ -45,6 +46,8 @@ class Recomputed:
         tiers: All tiers, from "silo" to the root.
         group: The tier whose sums are masked; None if no sum is masked.
         complete: The outermost tier whose sums hold the noise of every region below in every round.
+        phases: The noise by phase where membership changes, else None; `variance` is then the mean of all rounds.
+        narrowest: The least multiplier that a silo draws in any round.
     """
 
     def __init__(self, content: PlanFile) -> None:
@@ -87,6 +90,10 @@ class Recomputed:
                 squared * noise[region] / mass[region]
                 for squared, region in zip(self.squared, self.region, strict=True)
             ]
+        self.phases, self.narrowest = None, self.multiplier
+        if content.silos[0].rounds is not None:
+            self.phases = RecomputedPhases(content, self.squared, self.path)
+            self.variance, self.narrowest = self.phases.mean_variance(), self.phases.least()
 
     def _outermost_complete_tier(self) -> str:
         """Returns the outermost tier of which every sum has the noise of all regions below in every round.
@@ -145,6 +152,9 @@ class Recomputed:
 
     def effective(self, tier: str) -> list[float]:
         """Returns by silo the effective multiplier against an observer of a tier."""
+        if self.phases is not None:
+            concealing = self.phases.concealing(self.observed_tier(tier))
+            return [math.sqrt(noise) / weight for noise, weight in zip(concealing, self.weight, strict=True)]
         if tier == SILO and self.group is None:
             return self.multiplier
         remaining = self.remaining(self.variance, tier if tier == SILO else self.observed_tier(tier))
@@ -225,11 +235,13 @@ class Recomputed:
             for squared, required, present in zip(
                 self.squared,
                 values_by_silo(requirement, len(self.squared)),
-                self.remaining(self.squared, tier),
+                self.remaining(self.squared, tier)
+                if self.phases is None
+                else self.phases.concealing(tier, uniform=True),
                 strict=True,
             )
         )
-        return level * math.fsum(self.squared)
+        return level * (math.fsum(self.squared) if self.phases is None else self.phases.mean_mass())
 
     def exposure(self, tier: str) -> dict[str, float]:
         """Returns by node of a tier the largest share of a silo in the squared weights that conceal the silo."""

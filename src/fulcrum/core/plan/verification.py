@@ -23,6 +23,7 @@ from fulcrum.core.plan.guarantee import NO_PROTECTION, Guarantee
 from fulcrum.core.plan.plan_file import Epsilon, PlanFile, content_digest, values_by_silo
 from fulcrum.core.plan.plan_reader import SupportsContent, content_in
 from fulcrum.core.plan.recomputed import Recomputed, group_tier, largest_by_node, sum_by_node
+from fulcrum.core.plan.recomputed_phases import RecomputedPhases
 from fulcrum.core.plan.verify_floors import floor_problem
 from fulcrum.core.plan.verify_masking import masking_problem
 from fulcrum.core.plan.verify_persons import person_epsilons, stated_epsilons
@@ -79,6 +80,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         *([_prior(content)] if settings.spectrum is not None or settings.shrink == "spectrum" else []),
         *([_masking(content, seen)] if settings.aggregation == "masked" else []),
         *([_floors(content)] if settings.coupling is not None else []),
+        *([_phases(content, seen.phases)] if seen.phases is not None else []),
         _equal("noise budget", summary.noise_budget, math.fsum(seen.variance)),
         _equal("uniform noise budget", summary.uniform_noise_budget, uniform),
         _equal("saving", summary.saving, 1 - math.fsum(seen.variance) / uniform if uniform else -math.inf, share=True),
@@ -138,6 +140,7 @@ def _words(content: PlanFile, seen: Recomputed) -> Check:
         prior="" if settings.spectrum is None else settings.spectrum.origin,
         unit=seen.unit,
         persons=stated_epsilons(content.summary),
+        scheduled=seen.phases is not None,
     )
     differing, earlier = _differing_words(content, words), EarlierGuarantee.of(words)
     if not differing:
@@ -210,6 +213,15 @@ def _floors(content: PlanFile) -> Check:
     return _check("floor", floor_problem(content), f"coupling {content.settings.coupling:g}")
 
 
+def _phases(content: PlanFile, phases: RecomputedPhases) -> Check:
+    """Checks that every silo states the largest multiplier of its phases."""
+    for entry, largest in zip(content.silos, phases.largest(), strict=True):
+        if not math.isclose(entry.noise_multiplier, largest, rel_tol=_TOLERANCE):
+            problem = f"silo {entry.silo!r} states {entry.noise_multiplier:.6g}, its largest is {largest:.6g}"
+            return _check("phases", problem)
+    return _check("phases", "", f"{len(phases.lengths)} phases of rounds with the same roster")
+
+
 def _lattice(content: PlanFile, seen: Recomputed) -> Check:
     """Checks the lattice of a deployment.
 
@@ -228,11 +240,12 @@ def _lattice(content: PlanFile, seen: Recomputed) -> Check:
         span = f"steps from {min(steps):.3g} to {step:.3g}"
         return _check("lattice", f"{span}, not the one largest power of two up to {finest:.3g}")
     largest = min(2.0**52, 2.0**63 / silos)
-    for entry, weight, sum_norm in zip(content.silos, seen.weight, seen.largest_sum, strict=True):
+    rows = zip(content.silos, seen.weight, seen.largest_sum, seen.narrowest, strict=True)
+    for entry, weight, sum_norm, least in rows:
         row = weight * settings.clip_norm / step  # the norm of the update, or of one person's gradient, in steps
         signal, width = row * sum_norm, entry.noise_multiplier * row
-        if not (width >= _LEAST_WIDTH and signal + _FARTHEST * width < largest):
-            problem = f"silo {entry.silo!r} has noise {width:.3g} steps wide, and a signal of {signal:.3g}"
+        if not (least * row >= _LEAST_WIDTH and signal + _FARTHEST * width < largest):
+            problem = f"silo {entry.silo!r} has noise {least * row:.3g} steps wide, and a signal of {signal:.3g}"
             return _check("lattice", problem)
     # A distance d between the noises costs (1 + e^epsilon) d of delta, for every round and every silo of a sum.
     needed = max(

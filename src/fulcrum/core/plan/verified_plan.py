@@ -95,15 +95,22 @@ class VerifiedPlan(PlanData):
             raise error("plan.silo-unknown", silo=silo, suggestion=suggestion(silo, self.index))
         return self.index[silo]
 
-    def release_cost(self, silo: str) -> dict[str, float]:
+    def release_cost(self, silo: str, round_number: int | None = None) -> dict[str, float]:
         """Returns the squared shift (mu²) of a single release of a silo, by observer, inner to outer.
+
+        Where membership changes, the shift belongs to one round: infinite for a round without the silo, and for no
+        round.
 
         Neighbouring relation: the relation of the plan's unit. The shift is kappa / s, for the unit's sensitivity kappa
         and the effective multiplier s, which counts on the noise of the other silos in the sum. A silo without noise of
         its own has an infinite cost against every observer.
         """
         place = self.index_of(silo)
-        if not self.noise_multiplier[place]:
+        if self.phase_multiplier is not None and round_number is not None:
+            return {
+                tier: figures.shift_of_round(self, place, round_number, tier) for tier in self.federation.tier_names
+            }
+        if self.phase_multiplier is not None or not self.noise_multiplier[place]:
             return dict.fromkeys(self.federation.tier_names, float("inf"))
         shifts = {}
         for tier in self.federation.tier_names:
@@ -112,9 +119,25 @@ class VerifiedPlan(PlanData):
             shifts[tier] = float(kappa**2 / multiplier**2)
         return shifts
 
-    def release_cost_alone(self, silo: str) -> float:
+    def whole_cost(self, silo: str) -> dict[str, float]:
+        """Returns the squared shift (mu²) of all releases of a silo under the plan, by observer, inner to outer."""
+        if (rosters := self.federation.rosters) is None:
+            return {tier: self.rounds * shift for tier, shift in self.release_cost(silo).items()}
+        place = self.index_of(silo)
+        starts = [int(np.argmax(rosters.phase_of_round == phase)) + 1 for phase in range(len(rosters.present))]
+        costs = [
+            (length, self.release_cost(silo, start))
+            for length, start, there in zip(rosters.lengths.tolist(), starts, rosters.present[:, place], strict=True)
+            if there
+        ]
+        return {tier: sum(length * cost[tier] for length, cost in costs) for tier in self.federation.tier_names}
+
+    def release_cost_alone(self, silo: str, round_number: int = 0) -> float:
         """Returns the squared shift of a single release of a silo against an observer of the silo's own update."""
-        multiplier = float(self.noise_multiplier[self.index_of(silo)])
+        place = self.index_of(silo)
+        multiplier = float(self.noise_multiplier[place])
+        if self.phase_multiplier is not None:
+            multiplier = figures.multiplier_of_round(self, place, round_number) if round_number else 0.0
         alone = self.unit.sensitivity * float(self.unit.factors([1])[0])
         return alone**2 / multiplier**2 if multiplier else float("inf")
 
@@ -194,9 +217,10 @@ def data_in(content: PlanFile) -> dict[str, object]:
     settings, federation = content.settings, federation_in(content)
     entries = {entry.name: entry for entry in content.tiers[federation.innermost.name]}
     inner = [entries[name] for name in federation.innermost.nodes]
+    by_phase = [node.phase_multipliers for node in inner if node.phase_multipliers is not None]
     injected = None if settings.injection == "silo" else read_only(np.array([node.noise_multiplier for node in inner]))
     rule_weights = all_or_none([node.rule_weight for node in inner])
-    floor = settings.floor
+    floor, prices = settings.floor, all_or_none([entry.price for entry in content.silos])
     required = {
         tier: value if isinstance(value, float) else read_only(np.array(value))
         for tier, value in settings.required_multiplier.items()
@@ -221,6 +245,8 @@ def data_in(content: PlanFile) -> dict[str, object]:
         "rule_weights": None if rule_weights is None else read_only(rule_weights),
         "noise_multiplier": read_only(np.array([entry.noise_multiplier for entry in content.silos])),
         "aggregator_noise_multiplier": injected,
+        "phase_multiplier": read_only(np.array(by_phase).T) if by_phase else None,
+        "prices": None if prices is None else read_only(prices),
         "spent": spent,
         "moved": {entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
         "keys": content.keys,

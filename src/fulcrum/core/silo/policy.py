@@ -18,7 +18,7 @@ import msgspec
 
 from fulcrum.core.choices import Neighbours, UnitName
 from fulcrum.core.masking.masking_thresholds import largest_minimum
-from fulcrum.core.plan.figures import is_one_group
+from fulcrum.core.plan.figures import is_one_group, own_rounds
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.recomputed import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
@@ -130,13 +130,18 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise PolicyError("policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=epsilon)
         if not plan.delta <= self.largest_delta:
             raise PolicyError("policy.delta-exceeded", silo=silo, largest=self.largest_delta, delta=plan.delta)
-        self.check_releases(silo, plan.rounds, before)
+        self.check_releases(silo, own_rounds(plan, index), before)
         if plan.colluders < self.least_colluders:
             raise PolicyError("policy.colluders-few", silo=silo, least=self.least_colluders, colluders=plan.colluders)
         region = tier.nodes[tier.parent_of[index]]
         members, place = figures.members[region], {"tier": inner, "region": region}
-        if len(members) < (least := self.smallest_region):
-            raise PolicyError("policy.region-small", silo=silo, **place, least=least, members=len(members))
+        smallest = len(members)
+        if (rosters := plan.federation.rosters) is not None:  # limits hold in every round in which the silo takes part
+            present = rosters.present[rosters.present[:, index]]
+            smallest = min(sum(bool(row[plan.index[name]]) for name in members) for row in present)
+            members = [name for name in members if present[:, plan.index[name]].all()]
+        if smallest < (least := self.smallest_region):
+            raise PolicyError("policy.region-small", silo=silo, **place, least=least, members=smallest)
         # The other members can unmask a sum with the silo's input against the silo's will, as far as the plan allows. A
         # larger minimum would be a promise that the silo cannot enforce.
         if plan.is_masked and least > (most := largest_minimum(plan, silo)):

@@ -8,14 +8,16 @@
 """
 
 import math
+import operator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import msgspec
 
 from fulcrum.core.lattice import check_fits
 from fulcrum.core.noise.mechanism import LatticeMechanism
-from fulcrum.core.plan.figures import group_tier
+from fulcrum.core.plan.figures import group_tier, multiplier_of_round, own_rounds
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
@@ -36,6 +38,7 @@ class ReleaseParameters(LatticeMechanism):
         plan_digest: The digest of the plan.
         silo: The silo that releases.
         region: The region of the silo, whose sum contains the releases.
+        own_rounds: The number of releases that the plan expects of the silo.
         cost: The squared shifts of a release, by observer.
         allowance: The squared shifts that the plan allows in total.
     """
@@ -43,50 +46,79 @@ class ReleaseParameters(LatticeMechanism):
     plan_digest: str
     silo: str
     region: str
+    own_rounds: int
     cost: Cost
     allowance: Allowance
 
     @property
     def rounds(self) -> int:
         """The number of releases that the plan allows."""
-        return self.allowance.rounds
+        return self.own_rounds
 
 
-_PASSED: dict[tuple[str, str, str, type, bytes], ReleaseParameters] = {}
+_PASSED: dict[tuple[str, str, int, str, type, bytes], ReleaseParameters] = {}
 
 
-def release_parameters_of(plan: SupportsContent, silo: str, *, policy: Policy | None = None) -> ReleaseParameters:
+def release_parameters_of(
+    plan: SupportsContent, silo: str, round_number: int | None = None, *, policy: Policy | None = None
+) -> ReleaseParameters:
     """Returns the parameters of a silo's releases under a plan that verifies and that the silo's policy allows.
+
+    Where membership changes, the parameters belong to the phase of one round, and `round_number` is required: the noise
+    of another phase may be less than the round needs.
 
     All parameters come from the `VerifiedPlan`: a plan object that was changed in memory after its verification has no
     influence. The policy is checked once for a plan, issuer and silo, and again after every change of the policy.
 
     Raises:
-        ReleaseError: The plan does not know the silo, fails verification, or is a plan for research.
+        ReleaseError: The plan does not know the silo, fails verification, or is a plan for research; or the silo takes
+            no part in the round.
         PolicyError: The policy forbids the plan.
     """
     sound = verified_plan(plan, error=ReleaseError)
     rules = b"" if policy is None else msgspec.msgpack.encode(policy)  # not JSON, which writes inf and nan alike
-    if (key := (sound.digest, sound.issuer, silo, type(policy), rules)) not in _PASSED:
-        _PASSED[key] = _checked_parameters(sound, silo, policy)
+    phase, rosters = -1, sound.federation.rosters
+    if rosters is not None:
+        if round_number is None:
+            raise ReleaseError("release.round-missing")
+        phase = rosters.phase(checked_round(sound, round_number, silo))
+    if (key := (sound.digest, silo, phase, sound.issuer, type(policy), rules)) not in _PASSED:
+        _PASSED[key] = _checked_parameters(sound, silo, round_number, policy)
     return _PASSED[key]
 
 
-def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) -> ReleaseParameters:
+def checked_round(plan: VerifiedPlan, round_number: Any, silo: str | None = None) -> int:
+    """Returns a round as an integer; raises `ReleaseError` for a round outside of the plan, or without the silo."""
+    try:
+        number = operator.index(round_number)
+    except TypeError:
+        raise ReleaseError("release.round-type", round_number=round_number) from None
+    if not 1 <= number <= plan.rounds:
+        raise ReleaseError("release.round-outside-plan", round_number=number, rounds=plan.rounds)
+    rosters = plan.federation.rosters
+    if silo is not None and rosters is not None and not rosters.has(plan.index_of(silo, ReleaseError), number):
+        raise ReleaseError("release.round-without-silo", round_number=number, silo=silo)
+    return number
+
+
+def _checked_parameters(
+    plan: VerifiedPlan, silo: str, round_number: int | None, policy: Policy | None
+) -> ReleaseParameters:
     index = plan.index_of(silo, ReleaseError)
     if policy is not None:
         policy.check(plan, silo)
     if plan.lattice_steps is None or plan.parameters is None:
         raise ReleaseError("plan.lattice-missing")
     region = int(plan.federation.innermost.parent_of[index])
-    multiplier, weight = float(plan.noise_multiplier[index]), float(plan.federation.weights[index])
+    weight = float(plan.federation.weights[index])
+    multiplier = multiplier_of_round(plan, index, round_number or 1)
     step = float(plan.lattice_steps[region])
     width = _rounded_up(Fraction(multiplier) * Fraction(weight) * Fraction(plan.clip_norm) / Fraction(step))
     signal = weight * plan.clip_norm / step * float(plan.largest_sums[index])
     check_fits(signal=signal, width=width, members=len(plan.federation), silo=silo)
-    cost = plan.release_cost(silo)
+    cost = plan.release_cost(silo, round_number)
     before = {tier: float(plan.spent[tier][index]) if tier in plan.spent else 0.0 for tier in cost}
-    total = {tier: before[tier] + plan.rounds * cost[tier] for tier in cost}
+    total = {tier: before[tier] + spent for tier, spent in plan.whole_cost(silo).items()}
     return ReleaseParameters(
         plan_digest=plan.digest,
         silo=silo,
@@ -98,7 +130,8 @@ def _checked_parameters(plan: VerifiedPlan, silo: str, policy: Policy | None) ->
         step=step,
         width=width,
         largest_sum=float(plan.largest_sums[index]),
-        cost=Cost(shifts=cost, alone=plan.release_cost_alone(silo)),
+        own_rounds=own_rounds(plan, index),
+        cost=Cost(shifts=cost, alone=plan.release_cost_alone(silo, round_number or 0)),
         allowance=Allowance(
             plan_digest=plan.digest, rounds=plan.rounds, shifts=total, assumptions=assumptions_of(plan, index)
         ),

@@ -14,7 +14,6 @@ returned release, and may send the same release again.
 """
 
 import logging
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,11 +24,12 @@ from fulcrum.core.messages.layout import Layout, Update, as_floats, flatten_arra
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.mechanism import GaussianMechanism, Mechanism, Values, apply_mechanism, sum_by_person
 from fulcrum.core.noise.noise_sources import SecureNoise, SeededNoise
+from fulcrum.core.plan.figures import multiplier_of_round
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
-from fulcrum.core.silo.release_parameters import ReleaseParameters, release_parameters_of
+from fulcrum.core.silo.release_parameters import ReleaseParameters, checked_round, release_parameters_of
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import RefusedReleaseError, ReleaseError
 
@@ -89,7 +89,7 @@ class GradientSum:
             index = plan.index_of(silo, ReleaseError)
             mechanism: Mechanism = seeded_mechanism(plan, index, SeededNoise(seed=0), round_number)  # draws nothing
         else:
-            mechanism = release_parameters_of(plan, silo)
+            mechanism = release_parameters_of(plan, silo, round_number)
         rows = _checked_rows(gradients, layout.parameters)
         self._total = sum_by_person(mechanism, rows, layout.parameters, on_diverged=count)
         if diverged[0]:  # one line for all: a line for each person would fill the log
@@ -128,8 +128,8 @@ def release(
     - no release without a plan that verifies and a policy that allows the plan. Clip, noise and cost come from the
       verified plan, and a plan that was changed in memory is refused (`fulcrum.core.silo.release_parameters`);
     - bytes and cost are on disk before the return. A second call for the same inputs returns the same bytes, free;
-    - refused: a round past the plan's rounds, a cost past the plan's allowance (the largest total of the ledger's costs
-      against each observer), and other inputs for a released round;
+    - refused: a round past the plan's rounds, a round without the silo, a cost past the plan's allowance (the largest
+      total of the ledger's costs against each observer), and other inputs for a released round;
     - all steps are atomic for other threads with the same ledger, under any plans;
     - a refusal depends on types, names, dtypes and shapes of the update or of the rows, and never on a value;
     - a plan for persons refuses an update, since an update mixes persons before the clip, and a plan for silos refuses
@@ -170,7 +170,7 @@ def release(
         raise ReleaseError("release.masked-unexpected", aggregation=plan.aggregation)
     if not masked and plan.is_masked:
         raise ReleaseError("release.masking-missing")
-    round_number = checked_round(plan, round_number)
+    round_number = checked_round(plan, round_number, silo)
     _check_unit(plan, update, gradients, model)
     if plan.is_research:
         if ledger is not None or policy is not None:
@@ -183,7 +183,7 @@ def release(
     if not plan.silos_draw_noise:
         raise ReleaseError("release.noise-not-of-silos")
     ledger = _own_ledger(ledger, silo)
-    parameters = release_parameters_of(plan, silo, policy=policy)
+    parameters = release_parameters_of(plan, silo, round_number, policy=policy)
     signal: FloatArray | GradientSum
     if gradients is None:
         layout, signal = flatten_arrays(_present(update))
@@ -204,17 +204,6 @@ def release(
         digest = _entry_digest(layout, input_digest)
         ledger.record(parameters.allowance, round_number=round_number, input_digest=digest, payload=payload, cost=cost)
     return new_release
-
-
-def checked_round(plan: VerifiedPlan, round_number: Any) -> int:
-    """Returns a round as an integer; raises `ReleaseError` for a round outside of the plan."""
-    try:
-        number = operator.index(round_number)
-    except TypeError:
-        raise ReleaseError("release.round-type", round_number=round_number) from None
-    if not 1 <= number <= plan.rounds:
-        raise ReleaseError("release.round-outside-plan", round_number=number, rounds=plan.rounds)
-    return number
 
 
 def prepared_release(
@@ -243,10 +232,10 @@ def prepared_release(
     Raises:
         FulcrumError: `release` would refuse every update for this round.
     """
-    round_number = checked_round(plan, round_number)
+    round_number = checked_round(plan, round_number, silo)
     ledger = _own_ledger(ledger, silo)
     layout = layout_of(floats_by_name(model, what="model"))
-    parameters = release_parameters_of(plan, silo, policy=policy)
+    parameters = release_parameters_of(plan, silo, round_number, policy=policy)
     return _cached_release(parameters, layout, round_number, ledger, policy, input_digest)
 
 
@@ -386,7 +375,7 @@ def seeded_mechanism(plan: PlanData, index: int, noise: SeededNoise, round_numbe
         clip_norm=plan.clip_norm,
         clip_share=plan.clip_share,
         weight=float(plan.federation.weights[index]),
-        noise_multiplier=float(plan.noise_multiplier[index]),
+        noise_multiplier=multiplier_of_round(plan, index, round_number),
         largest_sum=float(plan.largest_sums[index]),
         draw=lambda shape: noise.standard_normal(round_number=round_number, block=index, shape=shape),
     )

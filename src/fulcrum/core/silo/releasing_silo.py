@@ -15,8 +15,10 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.messages.layout import layout_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.noise.noise_sources import SeededNoiseBySilo
+from fulcrum.core.plan.figures import own_rounds
 from fulcrum.core.plan.verified_plan import VerifiedPlan
-from fulcrum.core.silo.releasing import GradientSum, checked_round, prepared_release, release, sound_alarm
+from fulcrum.core.silo.release_parameters import checked_round
+from fulcrum.core.silo.releasing import GradientSum, prepared_release, release, sound_alarm
 from fulcrum.core.silo.site import Site, SiteSettings, ledger_name, once_free
 from fulcrum.core.silo.site_records import check_initialised, own_record
 from fulcrum.core.store.ledger import Ledger
@@ -53,7 +55,7 @@ class ReleasingSilo:
         site = self._site
         assignment = Assignment(
             silo=site.settings.name,
-            round_number=checked_round(site.plan, round_number),
+            round_number=checked_round(site.plan, round_number, site.settings.name),
             plan=site.plan,
             seed=site.settings.seed,
             options=site.settings.options,
@@ -96,7 +98,9 @@ class ReleasingSilo:
         with self._ledger() as ledger:
             policy = self._site.policy  # read after the wait for the ledger: the policy may change meanwhile
             cached = prepared_release(arrays, plan, silo, number, ledger=ledger, policy=policy, input_digest=digest)
-            left = plan.rounds - sum(entry.plan_digest == plan.digest for entry in ledger.entries())
+            left = own_rounds(plan, plan.index_of(silo)) - sum(
+                entry.plan_digest == plan.digest for entry in ledger.entries()
+            )
         if cached is not None:
             return cached
         signal = self._hidden_signal(arrays, assignment, left)

@@ -3,7 +3,7 @@
 from fulcrum.core.messages.model_message import model_digest, unpack_model
 from fulcrum.core.messages.sealing import Sealer
 from fulcrum.core.silo.preconditions import check_aggregation
-from fulcrum.core.silo.releasing import checked_round
+from fulcrum.core.silo.release_parameters import checked_round
 from fulcrum.core.silo.releasing_silo import ReleasingSilo, worker_of
 from fulcrum.core.silo.site import Site
 from fulcrum.core.training.assignment import check_installed

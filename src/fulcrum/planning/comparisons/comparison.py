@@ -32,6 +32,7 @@ from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import draft_plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule, allocate
+from fulcrum.planning.theory.scheduling import check_one_roster
 from fulcrum.readers.federation_reader import read_federation
 
 
@@ -191,6 +192,7 @@ def compare_plans(
         target: As `plan` takes it.
         levers: True for the rows with other rounds, masks or another unit, which are not trained beside the others.
     """
+    check_one_roster(federation, "a comparison")
     epsilon = target.get("epsilon")
     innermost_alone = not isinstance(epsilon, Mapping) or set(epsilon) <= {federation.innermost.name}
     fits = bool(target.get("colluders") or target.get("dropouts")) and innermost_alone
@@ -364,8 +366,8 @@ def observer_trade(plan: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     """Returns divisions of noise, from the division for sums alone to one multiplier for all.
 
     Between the two ends stand tighter and tighter targets inside, each met with the least noise. Empty if the plan has
-    nothing to trade: aggregators inject the noise, sums are masked, single releases alone have a target, or the two
-    ends are the same.
+    nothing to trade: aggregators inject the noise, sums are masked, single releases alone have a target, membership
+    changes, or the two ends are the same.
 
     >>> ends = observer_trade(draft_plan("consortium", rounds=10, epsilon=1.0), points=2)
     >>> [(round(end.epsilon_inside, 2), round(end.noise_budget, 2)) for end in ends]
@@ -373,7 +375,7 @@ def observer_trade(plan: Plan, *, points: int = 17) -> tuple[Trade, ...]:
     """
     federation = plan.federation
     others = {tier: required for tier, required in plan.requirement.multiplier.items() if tier != SILO}
-    if not plan.silos_draw_noise or plan.is_masked or not others:
+    if not plan.silos_draw_noise or plan.is_masked or not others or federation.rosters is not None:
         return ()
     outside = replace(plan.requirement, multiplier=others)
     least = float(allocate(federation, outside).min())

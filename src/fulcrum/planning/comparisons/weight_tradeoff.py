@@ -63,10 +63,10 @@ def weight_choices(plan: Plan, *, points: int = 13) -> tuple[WeightChoice, ...]:
 
     The influence of a region is its weight: no server pools. The result has the two ends alone if several tiers have
     targets and the federation has more than `MOST_SILOS_BETWEEN` silos: the choices between would take minutes. Empty
-    if sizes are unknown, and if nothing is gained since all weights on the way are the same.
+    if sizes are unknown, if membership changes, and if nothing is gained since all weights on the way are the same.
     """
     federation = plan.federation
-    if not federation.sizes_known:
+    if not federation.sizes_known or federation.rosters is not None:
         return ()
     # A cap lowers all silos of a region together, so the price at which the cap takes effect grows with their number.
     largest = float(np.bincount(federation.innermost.parent_of).max())

@@ -18,6 +18,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import BY_SILO, DECLARED
+from fulcrum.core.phase_noise import rosters_of
 from fulcrum.core.remaining_noise import left_by_coalitions, sum_by
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError, listing
@@ -29,6 +30,7 @@ from fulcrum.planning.theory.allocation import ALLOCATIONS, allocate
 from fulcrum.planning.theory.leakage import finest_resolution, informativeness, shown_nats
 from fulcrum.planning.theory.noise_bound import outer_coalitions
 from fulcrum.planning.theory.prior import prior_entropy
+from fulcrum.planning.theory.scheduling import constant_budget
 from fulcrum.readers.editing import merge_regions
 from fulcrum.rounding import display_epsilon, rounded_up
 
@@ -113,6 +115,8 @@ def advice_on(plan: PlanFigures, *, merges: bool = True, levers: bool = True) ->
 
 
 def _solve_advice(plan: PlanFigures, *, merges: bool, levers: bool) -> tuple[Advice, ...]:
+    if plan.federation.rosters is not None:
+        return _advice_on_schedule(plan)
     same, other = _levers(plan) if levers else ([], [])
     pieces = [
         *_on_accountant(plan),
@@ -132,6 +136,33 @@ def _solve_advice(plan: PlanFigures, *, merges: bool, levers: bool) -> tuple[Adv
     return tuple(sorted(pieces, key=lambda advice: not advice.warning))
 
 
+def _advice_on_schedule(plan: PlanFigures) -> tuple[Advice, ...]:
+    """Returns the advice on a plan whose membership changes; levers and merges compare plans of one roster."""
+    pieces = [
+        *_on_accountant(plan),
+        *_on_delta(plan),
+        *_on_curious_aggregator(plan),
+        *_on_signal(plan),
+        *_on_dropout(plan),
+        *_on_phases(plan),
+    ]
+    facts = (replace(advice, text=advice.finding, remedy="", offers=()) for advice in pieces)
+    return tuple(sorted(facts, key=lambda advice: not advice.warning))
+
+
+def _on_phases(plan: PlanFigures) -> Iterator[Advice]:
+    """Yields the noise beside that of one constant sum for each region, and a fact on rounds of absence."""
+    constant, least = constant_budget(plan.federation, plan.requirement), plan.noise_lower_bound
+    phases, tier = len(rosters_of(plan.federation).present), plan.federation.innermost.name
+    saved = f"{max(1 - plan.noise_budget / constant, 0.0):.1%} less than with constant noise in the sum of each {tier}"
+    proof = f", and at most {max(1 - least / plan.noise_budget, 1e-9):.0e} of it above the least" if least else ""
+    text = (
+        f"Membership changes over {phases} phases. The noise of all rounds is {saved}{proof}. Rounds in which a silo "
+        "takes no part cost the silo nothing and give nothing back."
+    )
+    yield Advice(kind="phases", warning=False, text=text)
+
+
 def advice_on_levers(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice, ...]:
     """Returns the levers for less noise, in the order of `advice_on`.
 
@@ -139,6 +170,8 @@ def advice_on_levers(plan: PlanFigures, *, merges: bool = True) -> tuple[Advice,
         plan: The plan.
         merges: True to look at merges of regions too.
     """
+    if plan.federation.rosters is not None:
+        return ()
     same, other = _levers(plan)
     return (*same, *(advice_on_merges(plan) if merges else []), *other)
 
@@ -166,7 +199,7 @@ def _levers(plan: PlanFigures) -> tuple[list[Advice], list[Advice]]:
 
 def advice_on_merges(plan: PlanFigures) -> list[Advice]:
     """Returns the two regions to merge, if a merge saves noise."""
-    merge = best_merge(plan)
+    merge = best_merge(plan) if plan.federation.rosters is None else None
     if merge is None:
         return []
     inner = plan.federation.innermost.name

@@ -88,7 +88,7 @@ def _attempt(levers: Callable[[PlanFigures], Iterator[Lever]], plan: PlanFigures
 
 def masked_variant(plan: PlanFigures) -> PlanFigures | None:
     """Returns the plan with masked sums in each region and the same targets; None if the sums cannot be masked."""
-    if plan.is_masked or not plan.silos_draw_noise:
+    if plan.is_masked or not plan.silos_draw_noise or plan.federation.rosters is not None:
         return None
     federation, requirement = plan.federation, replace(plan.requirement, masked=True)
     if requirement.group_tier(federation) == ROOT:

@@ -28,6 +28,7 @@ from fulcrum.core.topology import SILO
 from fulcrum.planning.content.advice import advice_on
 from fulcrum.planning.content.plan_figures import PlanFigures
 from fulcrum.planning.theory.exposure import exposure_of
+from fulcrum.readers.schedule_file import stays_by_silo
 from fulcrum.rounding import rounded_up
 from fulcrum.version import package_version
 
@@ -97,6 +98,7 @@ def guarantee_of(plan: PlanFigures) -> Guarantee:
         complete_tier=plan.outermost_complete_tier,
         less_spent_outside=_less_spent_outside(plan),
         prior="" if plan.spectrum is None else plan.spectrum.origin,
+        scheduled=plan.federation.rosters is not None,
         unit=plan.unit,
         persons={name: epsilon_entry(epsilon) for name, epsilon in plan.person_epsilons.items()},
     )
@@ -167,6 +169,7 @@ def _silo_entries(plan: PlanFigures) -> list[SiloEntry]:
     epsilon = {tier: _epsilon_entries(plan.epsilon(tier)) for tier in federation.tier_names}
     names, sizes, noise = federation.silo_names.tolist(), federation.sizes.tolist(), plan.noise_multiplier.tolist()
     wished = federation.declared_weights
+    rounds = None if federation.rosters is None else stays_by_silo(federation.rosters)
     return [
         SiloEntry(
             silo=name,
@@ -181,6 +184,8 @@ def _silo_entries(plan: PlanFigures) -> list[SiloEntry]:
             weight=None if federation.chosen_weights is None else float(federation.weights[index]),
             declared_weight=None if wished is None else float(wished[index]),
             site="" if federation.declared_sites is None else str(federation.declared_sites[index]),
+            rounds=None if rounds is None else rounds[index],
+            price=None if plan.prices is None else float(plan.prices[index]),
         )
         for index, (name, records, multiplier) in enumerate(zip(names, sizes, noise, strict=True))
     ]
@@ -199,6 +204,7 @@ def _node_entries(plan: PlanFigures, depth: int) -> list[NodeEntry]:
     np.maximum.at(worst, federation.membership(tier.name), plan.epsilon(tier.name))
     injected = plan.aggregator_noise_multiplier if depth == 0 else None
     noise = np.sqrt(plan.node_noise(tier.name)) if injected is None else injected
+    by_phase = plan.phase_multiplier
     steps, counted = (None, None) if depth else (plan.lattice_steps, plan.rule_weights)
     return [
         NodeEntry(
@@ -210,6 +216,7 @@ def _node_entries(plan: PlanFigures, depth: int) -> list[NodeEntry]:
             epsilon_worst=epsilon_entry(float(worst[index])),
             lattice_step=None if steps is None else float(steps[index]),
             rule_weight=None if counted is None else float(counted[index]),
+            phase_multipliers=None if by_phase is None or depth else by_phase[:, index].tolist(),
         )
         for index, name in enumerate(tier.nodes)
     ]

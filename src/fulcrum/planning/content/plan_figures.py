@@ -35,6 +35,13 @@ from fulcrum.planning.theory.exposure import dispersion
 from fulcrum.planning.theory.leakage import information_of_shift, mechanism_information
 from fulcrum.planning.theory.noise_bound import noise_lower_bound
 from fulcrum.planning.theory.observer_power import ObserverPower, observer_power_of_shift
+from fulcrum.planning.theory.scheduling import (
+    check_one_roster,
+    largest_multiplier,
+    noise_by_phase,
+    proven_budget,
+    uniform_budget,
+)
 from fulcrum.rules.server_rule import ServerRule
 
 
@@ -309,7 +316,7 @@ class PlanFigures(PlanData):
 
     @cached_property
     def noise_budget(self) -> float:
-        """U: the noise variance entering the global model, in units of C²."""
+        """U: the noise variance entering the global model, in units of C²; where membership changes, mean of rounds."""
         return float(self.noise_variance.sum())
 
     @cached_property
@@ -328,7 +335,9 @@ class PlanFigures(PlanData):
 
     @cached_property
     def uniform_noise_budget(self) -> float:
-        """The budget that one multiplier for all needs to meet the same target."""
+        """The budget that one multiplier for all needs to meet the same target; with rosters, the mean of rounds."""
+        if self.phase_multiplier is not None:
+            return uniform_budget(self.federation, self.requirement)
         uniform = allocate(self.federation, self.requirement, "uniform")
         return float(uniform[0] ** 2 * (self.federation.weights**2).sum())
 
@@ -352,6 +361,8 @@ class PlanFigures(PlanData):
     @cached_property
     def noise_lower_bound(self) -> float:
         """A proven bound on U: no allocation with these weights meets every target with less noise."""
+        if self.phase_multiplier is not None:
+            return proven_budget(self)
         return noise_lower_bound(self.federation, self.requirement)
 
     @cached_property
@@ -414,15 +425,21 @@ def as_research(plan: _Plan) -> _Plan:
 def with_noise(plan: _Plan, allocation: str, noise_multiplier: FloatArray) -> _Plan:
     """Returns the same promise with other noise, drawn by silos or, under that injection, by aggregators.
 
-    Nothing is checked: the result shows the figures of other noise.
+    Nothing is checked: the result shows the figures of other noise. Where membership changes, one multiplier for each
+    silo is no plan, and the call is refused.
     """
+    check_one_roster(plan.federation, "other noise")
     own, injected = drawn_noise(plan.federation, noise_multiplier, plan.injection)
     return changed_copy(plan, allocation=allocation, noise_multiplier=own, aggregator_noise_multiplier=injected)
 
 
 def with_uniform_noise(plan: _Plan) -> _Plan:
     """Returns the same promise kept with one multiplier for all silos."""
-    return with_noise(plan, "uniform", allocate(plan.federation, plan.requirement, "uniform"))
+    if plan.federation.rosters is None:
+        return with_noise(plan, "uniform", allocate(plan.federation, plan.requirement, "uniform"))
+    by_phase, prices = noise_by_phase(plan.federation, plan.requirement, "uniform")
+    largest = largest_multiplier(plan.federation, by_phase)
+    return changed_copy(plan, allocation="uniform", noise_multiplier=largest, phase_multiplier=by_phase, prices=prices)
 
 
 def drawn_noise(federation: Topology, multiplier: FloatArray, injection: str) -> tuple[FloatArray, FloatArray | None]:

@@ -2,5 +2,5 @@
 
 Change this folder for another export.
 
-Imports from: base, core, rules, planning.
+Imports from: base, core, rules, planning, planning.theory.
 """

@@ -15,6 +15,7 @@ from typing import Any
 from fulcrum.csv_text import csv_text
 from fulcrum.errors import check_known
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.theory.scheduling import check_one_roster
 
 EXPORTS = ("csv", "flower", "nvflare")
 """The tools that a plan can be exported to."""
@@ -36,6 +37,7 @@ def silo_rows(plan: Plan) -> list[list[Any]]:
 
     An epsilon without a guarantee is infinite.
     """
+    check_one_roster(plan.federation, "a table with one noise multiplier for each silo")
     content, federation = plan.content(), plan.federation
     places = [federation.membership(tier.name).tolist() for tier in federation.tiers]
     tiers, inner = federation.tier_names, federation.innermost
@@ -52,6 +54,7 @@ def silo_rows(plan: Plan) -> list[list[Any]]:
 
 def _flower(plan: Plan) -> str:
     """Returns a fragment for the app's pyproject.toml, and for every silo the --node-config of its SuperNode."""
+    check_one_roster(plan.federation, "settings with one noise multiplier for each silo")
     inner = plan.federation.innermost
     lines = [
         "# For the app's pyproject.toml.",
@@ -113,6 +116,7 @@ def _toml_value(value: str | float) -> str:
 
 def _nvflare(plan: Plan) -> str:
     """Returns the sites by name: leaves with parent, weight and noise; aggregators with their members."""
+    check_one_roster(plan.federation, "settings with one noise multiplier for each silo")
     federation, inner = plan.federation, plan.federation.innermost
     names = federation.silo_names.tolist()
     members: dict[str, list[str]] = {node: [] for node in inner.nodes}

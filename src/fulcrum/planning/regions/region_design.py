@@ -30,6 +30,7 @@ from fulcrum.planning.regions.consecutive_regions import consecutive, largest_of
 from fulcrum.planning.regions.region_costs import PlannedNoise, Structure
 from fulcrum.planning.regions.region_limits import RegionLimits, Room
 from fulcrum.planning.regions.region_search import Search
+from fulcrum.planning.theory.scheduling import check_one_roster
 from fulcrum.readers.editing import regroup_silos
 from fulcrum.readers.federation_reader import read_federation
 
@@ -130,6 +131,7 @@ def design(
         ParameterError: A limit is wrong, no limit is given, or no regions keep the limits.
     """
     topology = read_federation(federation)
+    check_one_roster(topology, "a design of regions")
     limits = RegionLimits(
         most=most,
         least=least,

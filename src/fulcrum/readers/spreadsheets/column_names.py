@@ -86,6 +86,9 @@ _FIRST_CHOICE = {
     "epsilon": fold_words("epsilon eps ε"),
     "group": fold_words("group gruppe groupe grupo gruppo groep"),
     "weight": fold_words("weight gewicht poids peso"),
+    "from": fold_words("from"),
+    "until": fold_words("until"),
+    "every": fold_words("every"),
 }
 """By meaning the words for it: English, German, French, Spanish, and a few words of neighbouring languages."""
 

@@ -19,6 +19,7 @@ from fulcrum.arrays import BoolArray, FloatArray, IntArray
 from fulcrum.core.noise.mechanism import batch_factors, clip_factor, noise_norm
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK, SeededNoise
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
+from fulcrum.core.rosters import Rosters
 from fulcrum.errors import DivergedUpdateError, ParameterError, listing
 from fulcrum.planning.plan import Plan
 from fulcrum.rules.server_rule import ServerRule
@@ -125,6 +126,8 @@ class Variants:
         largest_sums: By silo and variant, the largest norm of a silo's sum of clipped gradients, in clip norms; None
             for the unit "silo".
         unit: The unit of privacy, the same for every variant. Clip norm and clip share belong to one unit.
+        rosters: The roster of every round, where membership changes; else None.
+        phase_multiplier: Where membership changes, the noise multiplier by phase, region and variant.
     """
 
     silo_name: Callable[[int], str]
@@ -139,6 +142,8 @@ class Variants:
     rules: tuple[ServerRule, ...]
     largest_sums: FloatArray | None = None
     unit: PrivacyUnit = SILO_UNIT
+    rosters: Rosters | None = None
+    phase_multiplier: FloatArray | None = None
 
     @classmethod
     def from_plans(cls, plans: Sequence[Plan]) -> "Variants":
@@ -153,6 +158,7 @@ class Variants:
             raise ParameterError("training.units-differ", units=listing(sorted(names)))
         federation, regions = first.federation, len(first.federation.innermost.nodes)
         injected = [plan.aggregator_noise_multiplier for plan in plans]
+        by_phase = [plan.phase_multiplier for plan in plans if plan.phase_multiplier is not None]
         return cls(
             silo_name=federation.silo_name,
             weights=np.stack([plan.weights for plan in plans], axis=1),
@@ -166,6 +172,8 @@ class Variants:
             rules=tuple(plan.server_rule for plan in plans),
             largest_sums=np.stack([p.largest_sums for p in plans], axis=1) if first.unit.is_within_silo else None,
             unit=first.unit,
+            rosters=federation.rosters,
+            phase_multiplier=np.stack(by_phase, axis=2) if by_phase else None,
         )
 
     @property
@@ -173,15 +181,24 @@ class Variants:
         """The unit of noise multipliers, by variant: the clip norm, or 0 without a clip."""
         return noise_norm(self.clip_norm)
 
-    def factors(self, sizes: FloatArray, silos: slice) -> tuple[FloatArray, FloatArray]:
-        """Returns by silo and variant the factors of updates with these norms, and of normal draws, in the sums.
+    def of_round(self, silos: slice, round_number: int) -> tuple[FloatArray, FloatArray]:
+        """Returns weights and noise multipliers by silo and variant in a round; weights of absent silos are 0."""
+        if self.rosters is None or self.phase_multiplier is None:
+            return self.weights[silos], self.noise_multiplier[silos]
+        phase = self.rosters.phase(round_number)
+        there = self.rosters.present[phase, silos][:, None]
+        return self.weights[silos] * there, self.phase_multiplier[phase][self.region_of[silos]]
+
+    def factors(self, sizes: FloatArray, silos: slice, round_number: int) -> tuple[FloatArray, FloatArray]:
+        """Returns by silo and variant the factors of updates with these norms, and of normal draws, in a round's sums.
 
         For units within silos an update is a sum of clipped gradients, and is scaled down to the largest sum.
         """
+        weight, noise_multiplier = self.of_round(silos, round_number)
         signal, noise = batch_factors(
             sizes,
-            weight=self.weights[silos],
-            noise_multiplier=self.noise_multiplier[silos],
+            weight=weight,
+            noise_multiplier=noise_multiplier,
             clip_norm=self.clip_norm,
             clip_share=self.clip_share,
         )
@@ -206,6 +223,7 @@ class Variants:
             clip_share=np.ones(1),
             rules=(SumRule(),),
             largest_sums=None if self.largest_sums is None else self.largest_sums[:, :1],
+            phase_multiplier=None if self.phase_multiplier is None else np.zeros_like(self.phase_multiplier[..., :1]),
         )
 
     def with_reference(self) -> "Variants":
@@ -216,6 +234,7 @@ class Variants:
         """Returns these variants, followed by further variants on the same federation."""
         injected = [self.aggregator_noise_multiplier, others.aggregator_noise_multiplier]
         largest = [part for part in (self.largest_sums, others.largest_sums) if part is not None]
+        by_phase = [part for part in (self.phase_multiplier, others.phase_multiplier) if part is not None]
         return replace(
             self,
             weights=np.hstack([self.weights, others.weights]),
@@ -225,12 +244,15 @@ class Variants:
             clip_share=np.append(self.clip_share, others.clip_share),
             rules=(*self.rules, *others.rules),
             largest_sums=np.hstack(largest) if largest else None,
+            phase_multiplier=np.concatenate(by_phase, axis=2) if by_phase else None,
         )
 
     def distinct(self) -> tuple["Variants", IntArray]:
         """Returns the variants without repetition, in order, and the index of every variant in the result."""
         parts = [self.clip_norm, self.clip_share, self.weights, self.noise_multiplier, self.aggregator_noise_multiplier]
-        columns = np.vstack(parts if self.largest_sums is None else [*parts, self.largest_sums])
+        parts += [] if self.largest_sums is None else [self.largest_sums]
+        parts += [] if self.phase_multiplier is None else [self.phase_multiplier.reshape(-1, len(self.clip_norm))]
+        columns = np.vstack(parts)
         number: dict[tuple[bytes, bytes], int] = {}
         keys = [(column.tobytes(), rule.key) for column, rule in zip(columns.T, self.rules, strict=True)]
         place = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.intp)
@@ -244,6 +266,7 @@ class Variants:
             clip_share=self.clip_share[first],
             rules=tuple(self.rules[variant] for variant in first.tolist()),
             largest_sums=None if self.largest_sums is None else self.largest_sums[:, first],
+            phase_multiplier=None if self.phase_multiplier is None else self.phase_multiplier[..., first],
         )
         return chosen, place
 
@@ -525,7 +548,7 @@ def block_sums(
             round=round_number,
             advice=f"Lower the learning rate (now {training.learning_rate:g})",
         )
-    signal, noise = variants.factors(sizes, silos)
+    signal, noise = variants.factors(sizes, silos, round_number)
     flat *= signal[:, None, :]
     if noise.any():
         flat += block_noise(job, block, round_number, head.parameters)[:, :, None] * noise[:, None, :]

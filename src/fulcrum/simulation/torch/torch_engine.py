@@ -354,7 +354,7 @@ class TensorSilos:
                 round=round_number,
                 advice=f"Lower the learning rate (now {self._training.learning_rate:g})",
             )
-        signal, noise = variants.factors(sizes, slice(first, last))
+        signal, noise = variants.factors(sizes, slice(first, last), round_number)
         factors = torch.as_tensor(signal).to(updates)
         sent = []
         for begin in range(0, last - first, _SILOS_A_SUM):

@@ -424,7 +424,7 @@ class _Persons(TensorSilos):
         """Adds the noise of all silos to the regional sums."""
         variants = self._job.variants
         silos = len(variants.weights)
-        _, noise = variants.factors(np.zeros(variants.weights.shape), slice(0, silos))
+        _, noise = variants.factors(np.zeros(variants.weights.shape), slice(0, silos), round_number)
         if not noise.any():
             return
         for first in range(0, silos, _SILOS_AT_ONCE):

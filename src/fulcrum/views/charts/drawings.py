@@ -116,6 +116,8 @@ def plan_drawings(plan: Plan, *, points: int = 17) -> Iterable[Drawing]:
         )
     if plan.unit.is_within_silo:  # the information bound is on the class concentration of a silo
         return
+    if plan.federation.rosters is not None:  # the chart adds the same information in every round
+        return
     learned = information_rows(plan)
     yield Drawing(
         key="information",

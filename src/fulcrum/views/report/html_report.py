@@ -56,6 +56,7 @@ from fulcrum.words.person_words import (
 from fulcrum.words.recipe_words import clip_share_text, recipe_name, recipe_words, weights_name
 from fulcrum.words.recorded_commands import recorded_command
 from fulcrum.words.reproduction import reproducing_commands
+from fulcrum.words.schedule_words import phase_words
 from fulcrum.words.verdict import verdict
 
 PRINTED_ROWS = 1_000
@@ -139,6 +140,7 @@ def report(
         noise=plan.model_noise,
         recipe_words=recipe_words(plan),
         own=own_choice(plan),
+        phases="" if plan.federation.rosters is None else phase_words(plan),
         information=_information_remarks(plan),
         levels=LEVELS,
         figures=figures,
@@ -192,7 +194,7 @@ def first_page_values(plan: Plan, language: str, *, issuer: str, written: date) 
 
 def _information_remarks(plan: Plan) -> list[str]:
     """Returns remarks on the chart of information; empty for a plan for persons, which has no such chart."""
-    if plan.unit.is_within_silo:
+    if plan.unit.is_within_silo or plan.federation.rosters is not None:
         return []
     ceiling = information_ceiling(plan)
     return information_words(information_rows(plan), ceiling=ceiling, floor_declared=plan.floor_declared)

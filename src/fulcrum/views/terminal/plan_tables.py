@@ -23,6 +23,7 @@ from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.exposure import exposure_of
 from fulcrum.planning.theory.leakage import shown_nats
+from fulcrum.planning.theory.scheduling import least_multiplier
 from fulcrum.planning.theory.weights import region_shares
 from fulcrum.simulation.trials import TrainedComparison
 from fulcrum.views.terminal.screen import ROWS_SHOWN, Result, facts, listing_below, printable_json, remarks, show, table
@@ -31,6 +32,7 @@ from fulcrum.words.noise_words import levers_by_promise, noise_unit_words, train
 from fulcrum.words.numbers import figure, span, with_error
 from fulcrum.words.person_words import sensitivity_words
 from fulcrum.words.recipe_words import proviso, share_rule
+from fulcrum.words.schedule_words import phase_words
 from fulcrum.words.verdict import Verdict, verdict
 
 _SAME_INFLUENCE = 0.005  # of a share: a smaller difference does not show in print
@@ -122,6 +124,8 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
     inner, multiplier, injected = plan.federation.innermost, plan.noise_multiplier, plan.aggregator_noise_multiplier
     profile = exposure_of(plan.federation, colluders=plan.colluders, dropouts=plan.dropouts)
     noise = np.sqrt(plan.node_noise(inner.name))
+    by_phase = plan.phase_multiplier
+    narrowest = multiplier if by_phase is None else least_multiplier(plan.federation, by_phase)
     influence, by_size = plan.node_influence(inner.name), plan.weights_rule == "sizes" and plan.server_rule.adds_up
     rows = []
     for index, name in enumerate(inner.nodes[:ROWS_SHOWN]):
@@ -131,7 +135,7 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
                 "name": name,
                 "silos": int(profile.silos[index]),
                 "effective": float(profile.effective_size[index]),
-                "noise": span(float(multiplier[members].min()), float(multiplier[members].max()))
+                "noise": span(float(narrowest[members].min()), float(multiplier[members].max()))
                 if injected is None
                 else float(noise[index]),
                 "influence": f"{influence[index]:.1%}",
@@ -157,6 +161,8 @@ def plan_picture(plan: Plan, output: Path | None) -> list[RenderableType]:
         ("C²", noise_unit_words(plan)),
         ("parameters", trained_words(plan)),
     ]
+    if plan.federation.rosters is not None:
+        summary.append(("phases", phase_words(plan)))
     if plan.unit.is_within_silo:
         clip = f"C = {plan.clip_norm:g}, of one {plan.unit.noun}'s gradient: {sensitivity_words(plan)}"
         summary.append(("clip norm", clip))

@@ -12,6 +12,7 @@ from fulcrum.planning.site_names import technical_names
 from fulcrum.rounding import display_epsilon
 from fulcrum.words.alignment import align_figures, decimals
 from fulcrum.words.person_words import size_word
+from fulcrum.words.schedule_words import noise_by_silo, rounds_by_silo
 
 SiloColumn: TypeAlias = dict[str, Any]
 
@@ -57,7 +58,10 @@ def silo_figures(plan: Plan) -> list[SiloColumn]:
         columns.append(_numbers("ε declared", federation.preferences))
     columns.append(_numbers("ε above", plan.epsilon_above, epsilon=True))
     columns.append(_numbers("ε inside", plan.epsilon_inside, epsilon=True))
-    if plan.aggregator_noise_multiplier is None:
+    if federation.rosters is not None:
+        columns.append({"heading": "rounds", "kind": "text", "values": rounds_by_silo(plan)})
+        columns.append({"heading": "noise multiplier", "kind": "text", "values": noise_by_silo(plan)})
+    elif plan.aggregator_noise_multiplier is None:
         columns.append(_numbers("noise multiplier", plan.noise_multiplier))
     else:
         drawn = plan.aggregator_noise_multiplier[federation.innermost.parent_of]

@@ -1,0 +1,228 @@
+"""Plans of federations whose membership is known ahead: rosters, the noise of every phase, and the proof of the noise.
+
+>>> from fulcrum.planning.planner import plan
+>>> from fulcrum.readers.federation import Federation
+>>> from dataclasses import replace
+>>> federation = replace(
+...     Federation.from_sizes({"north": [4, 3, 6]}), stays=(((1, 0, 1),), ((1, 0, 1),), ((3, 0, 1),))
+... )
+>>> made = plan(federation, rounds=4, epsilon=1.0)
+>>> print(f"{1 - made.noise_budget / constant_budget(made.federation, made.requirement):.1%} less than constant noise")
+10.0% less than constant noise
+
+`docs/maths.md` has the proofs, "Membership that is known ahead".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+from scipy.sparse import csr_array, vstack
+
+from fulcrum.arrays import FloatArray, IntArray, read_only
+from fulcrum.checks import Check
+from fulcrum.core.phase_noise import concealing_noise, mean_variance, rosters_of
+from fulcrum.core.plan.plan_data import PlanData
+from fulcrum.core.remaining_noise import largest_by, sum_by
+from fulcrum.core.rosters import Rosters
+from fulcrum.core.topology import Topology
+from fulcrum.errors import FederationError, ParameterError, UnreachableTargetError
+from fulcrum.planning.theory.allocation import Requirement
+from fulcrum.planning.theory.schedule_program import Schedule, certified_gap, least_noise_of_schedule
+
+MOST_GAP = 1e-4
+"""The largest gap of a certificate: the share of the noise by which the optimum may be smaller."""
+
+_NEAR_GAP, _FAR_GAP, _NEAR_UP_TO = 1e-9, 5e-5, 100_000  # gaps that the solver reaches, by silos times phases
+_ROUNDING = 1 + 4e-13  # a target is never missed by the rounding of sums
+
+Sums = tuple[Schedule, IntArray]
+"""The sums of a federation, and by phase and region the number of the sum."""
+
+
+def with_rosters(federation: Topology, rounds: int) -> Topology:
+    """Returns a federation with the roster of every round, or unchanged if all silos take part in all rounds.
+
+    Raises:
+        FederationError: A stay does not fit the rounds, a region is empty in a round, or a plan's rosters have other
+            rounds.
+    """
+    if federation.stays is not None:
+        try:
+            rosters = Rosters.of_stays(federation.stays, rounds)
+        except FederationError as error:
+            raise _naming_silo(error, federation) from None
+        return replace(federation, stays=None, rosters=None if rosters.present.all() else rosters)
+    if federation.rosters is not None and federation.rosters.rounds != rounds:
+        raise FederationError("schedule.rounds-differ", rounds=rounds, scheduled=federation.rosters.rounds)
+    return federation
+
+
+def _naming_silo(error: FederationError, federation: Topology) -> FederationError:
+    """Returns an error about a stay with the name of the silo in front."""
+    number = error.details.get("number")
+    return error if not isinstance(number, int) else FederationError.at(repr(federation.silo_name(number - 1)), error)
+
+
+def check_supported(settings: Mapping[str, bool]) -> None:
+    """Raises `ParameterError` for the first setting that no plan with changing membership has.
+
+    Args:
+        settings: By setting, True if the value has a proof under changing membership.
+    """
+    for setting, supported in settings.items():
+        if not supported:
+            raise ParameterError("schedule.unsupported", setting=setting)
+
+
+def check_one_roster(federation: Topology, place: str) -> None:
+    """Raises `ParameterError` if membership changes: the function or command at `place` knows one roster alone."""
+    if federation.rosters is not None or federation.stays is not None:
+        raise ParameterError("schedule.not-here", place=place)
+
+
+def sums_of(federation: Topology, requirement: Requirement) -> Sums:
+    """Returns the sums that observers of the innermost tier see, each with the number of its rounds.
+
+    Phases in which a region has the same silos share a sum: their noise is equal at the optimum.
+    """
+    rosters, inner = rosters_of(federation), federation.innermost
+    silos, phases = len(federation), len(rosters.present)
+    [required] = requirement.multiplier.values()
+    allowed = np.broadcast_to(np.asarray(required, dtype=np.float64), silos)
+    if not (np.isfinite(allowed) & (allowed > 0)).all():
+        raise UnreachableTargetError("schedule.target-missing", silo=federation.silo_name(int(np.argmin(allowed))))
+    squared, number = federation.weights**2, np.zeros((phases, len(inner.nodes)), dtype=np.intp)
+    rows: list[csr_array] = []
+    rounds: list[FloatArray] = []
+    order = np.argsort(inner.parent_of, kind="stable")
+    bounds = np.cumsum(np.bincount(inner.parent_of, minlength=len(inner.nodes)))
+    for region, members in enumerate(np.split(order, bounds[:-1])):
+        packed = np.packbits(rosters.present[:, members], axis=1)
+        _, first, of_phase = np.unique(packed, axis=0, return_index=True, return_inverse=True)
+        number[:, region] = len(rows) + of_phase.ravel()
+        for phase in first.tolist():
+            there = members[rosters.present[phase, members]]
+            indptr = np.array([0, len(there)])
+            rows.append(csr_array((squared[there], there, indptr), shape=(1, silos)))
+        rounds.append(sum_by(of_phase.ravel(), rosters.lengths, len(first)))
+    lengths = np.concatenate(rounds)
+    schedule = Schedule(
+        squared_weight=csr_array(vstack(rows)),
+        rounds=lengths,
+        cost=np.ones(len(lengths)),
+        allowance=rosters.rounds / allowed**2,
+    )
+    return schedule, number
+
+
+def noise_by_phase(federation: Topology, requirement: Requirement, allocation: object) -> tuple[FloatArray, FloatArray]:
+    """Returns by phase and region the multiplier of each silo's noise, and by silo the price of the certificate.
+
+    Guarantees:
+
+    - every silo has at least the required effective multiplier over its own rounds, rounding included;
+    - by the allocation "optimal" the noise of all rounds is at most the noise of one constant sum for each region, and
+      at most the noise of one multiplier for all silos of a region.
+    """
+    rosters, mass = rosters_of(federation), mass_by_phase(federation)
+    prices = np.zeros(len(federation))
+    if allocation == "uniform":
+        multiplier = np.ones_like(mass) * np.sqrt(_factor(federation, requirement, np.ones_like(mass)))
+        return read_only(multiplier * _ROUNDING), read_only(prices)
+    schedule, number = sums_of(federation, requirement)
+    gap = _NEAR_GAP if len(federation) * len(rosters.present) <= _NEAR_UP_TO else _FAR_GAP
+    solved = least_noise_of_schedule(schedule, gap=gap)
+    candidates = [solved.variance[number], np.broadcast_to(_constant_sums(federation, requirement), mass.shape)]
+    candidates.append(mass * _constant_levels(federation, requirement))
+    multipliers = [
+        np.sqrt(noise / mass) * np.sqrt(_factor(federation, requirement, np.sqrt(noise / mass))) * _ROUNDING
+        for noise in candidates
+    ]
+    least = min(multipliers, key=lambda multiplier: float(mean_variance(federation, multiplier).sum()))
+    return read_only(least), read_only(solved.prices)
+
+
+def mass_by_phase(federation: Topology) -> FloatArray:
+    """Returns by phase and region the sum of the squared weights of the silos in the roster."""
+    rosters, inner = rosters_of(federation), federation.innermost
+    squared = federation.weights**2
+    return np.array([sum_by(inner.parent_of, squared * there, len(inner.nodes)) for there in rosters.present])
+
+
+def _factor(federation: Topology, requirement: Requirement, multiplier: FloatArray) -> float:
+    """Returns the factor on all variances at which multipliers meet the requirement exactly, at least for one silo."""
+    [(tier, required)] = requirement.multiplier.items()
+    need = (federation.weights * np.asarray(required)) ** 2
+    return float(np.max(need / concealing_noise(federation, multiplier, tier)))
+
+
+def _constant_sums(federation: Topology, requirement: Requirement) -> FloatArray:
+    """Returns by region the least noise variance that is the same in all rounds: max of L_i a_i² / B_i."""
+    rosters, inner = rosters_of(federation), federation.innermost
+    [required] = requirement.multiplier.values()
+    part = (rosters.lengths @ rosters.present) / rosters.rounds  # of the rounds, by silo
+    need = part * (federation.weights * np.asarray(required)) ** 2
+    return largest_by(inner.parent_of, need, len(inner.nodes))
+
+
+def _constant_levels(federation: Topology, requirement: Requirement) -> FloatArray:
+    """Returns by region the least squared multiplier of silos that is the same in all rounds."""
+    inner = federation.innermost
+    [(tier, required)] = requirement.multiplier.items()
+    ones = np.ones((len(rosters_of(federation).present), len(inner.nodes)))
+    need = (federation.weights * np.asarray(required)) ** 2 / concealing_noise(federation, ones, tier)
+    return largest_by(inner.parent_of, need, len(inner.nodes))
+
+
+def constant_budget(federation: Topology, requirement: Requirement) -> float:
+    """Returns the noise variance of a round with one constant sum for each region, in units of C²."""
+    return float(_constant_sums(federation, requirement).sum())
+
+
+def uniform_budget(federation: Topology, requirement: Requirement) -> float:
+    """Returns the mean noise variance of a round with one multiplier for all silos, in units of C²."""
+    ones = np.ones((len(rosters_of(federation).present), len(federation.innermost.nodes)))
+    return _factor(federation, requirement, ones) * float(mean_variance(federation, ones).sum())
+
+
+def proven_budget(plan: PlanData) -> float:
+    """Returns a proven lower bound on the noise variance of a round, by the prices of a plan; 0 without prices."""
+    requirement = Requirement(multiplier=dict(plan.required_multiplier))
+    if plan.prices is None or not plan.prices.any():
+        return 0.0
+    return sums_of(plan.federation, requirement)[0].lower_bound(plan.prices) / plan.rounds
+
+
+def certificate_checks(plan: PlanData) -> Iterator[Check]:
+    """Yields the check of the certificate of a plan whose membership changes; nothing for any other plan.
+
+    No silo needs the check: a silo checks that its noise is enough, and more noise than the least harms no silo. No
+    solver runs: the prices of the plan prove a lower bound on the noise of every plan that meets the targets.
+    """
+    if plan.phase_multiplier is None or plan.prices is None or plan.allocation != "optimal":
+        return
+    schedule, number = sums_of(plan.federation, Requirement(multiplier=dict(plan.required_multiplier)))
+    noise = np.zeros(len(schedule.rounds))
+    np.maximum.at(noise, number, plan.phase_multiplier**2 * mass_by_phase(plan.federation))
+    lengths = rosters_of(plan.federation).lengths
+    spent = float(lengths @ (plan.phase_multiplier**2 * mass_by_phase(plan.federation)).sum(axis=1))
+    prices = plan.prices
+    gap = certified_gap(schedule, noise * (1 + 1e-9), prices)  # multipliers meet targets up to rounding
+    if np.isfinite(gap):
+        gap = max(0.0, 1 - schedule.lower_bound(prices) / spent)
+    share = f"the least noise is at most {max(gap, 1e-12):.1e} of this noise below it"
+    detail = share if np.isfinite(gap) else "a silo has less noise than its target needs"
+    yield Check(name="certificate", holds=bool(gap <= MOST_GAP), detail=detail)
+
+
+def largest_multiplier(federation: Topology, multiplier: FloatArray) -> FloatArray:
+    """Returns by silo the largest noise multiplier of all rounds in which the silo takes part."""
+    drawn = multiplier[:, federation.innermost.parent_of]
+    return np.asarray(np.where(rosters_of(federation).present, drawn, 0.0).max(axis=0))
+
+
+def least_multiplier(federation: Topology, multiplier: FloatArray) -> FloatArray:
+    """Returns by silo the least noise multiplier of all rounds in which the silo takes part."""
+    drawn = multiplier[:, federation.innermost.parent_of]
+    return np.asarray(np.where(rosters_of(federation).present, drawn, np.inf).min(axis=0))

@@ -39,11 +39,13 @@ class Federation:
         recipe="paper",
         aggregation="trusted",
         epsilon=5.0,
+        schedule=None,
     ):
         rows = [f"{silo},{200 + 10 * i},{region}" for region, silos in members.items() for i, silo in enumerate(silos)]
         (folder / "fed.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
+        silos = fulcrum.read_federation(folder / "fed.csv")
         plan = fulcrum.plan(
-            str(folder / "fed.csv"),
+            silos if schedule is None else fulcrum.with_schedule(silos, schedule),
             rounds=rounds,
             epsilon=epsilon,
             parameters=34,

@@ -163,7 +163,7 @@ class Region(ClosedAtTheEnd):
             raise ExchangeError(
                 "region.release-other-round", silo=silo, round_number=release.round_number, gathered=round_number
             )
-        if silo not in self._roster(round_number):
+        if silo not in self.roster(round_number):
             raise ExchangeError("region.release-off-roster", silo=silo, round_number=round_number)
         self._check_release(release)
         layout = msgspec.msgpack.encode(release.layout)
@@ -190,7 +190,7 @@ class Region(ClosedAtTheEnd):
 
     def missing(self, round_number: int) -> set[str]:
         """Returns the silos without a release for a round."""
-        return set(self._roster(round_number)) - self.present(round_number)
+        return set(self.roster(round_number)) - self.present(round_number)
 
     def is_summed(self, round_number: int) -> bool:
         """Returns True if the sum of a round is stored; a summed round accepts no more releases."""
@@ -215,7 +215,7 @@ class Region(ClosedAtTheEnd):
             if isinstance(stored, RegionalSum):
                 return stored
             present = self.present(round_number)
-            missing = tuple(sorted(set(self._roster(round_number)) - present))
+            missing = tuple(sorted(set(self.roster(round_number)) - present))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
             answer: RegionalReply
             if reason := lacking_in_round(self._aggregation, self._region, present, round_number):
@@ -246,12 +246,12 @@ class Region(ClosedAtTheEnd):
             listed = []
             for number in sorted({row[0] for row in self._file.rows("SELECT round FROM release")} | set(statuses)):
                 present = self.present(number)
-                missing = tuple(sorted(set(self._roster(number)) - present))
+                missing = tuple(sorted(set(self.roster(number)) - present))
                 status, members = statuses.get(number, GATHERING), tuple(sorted(present))
                 listed.append(RegionRound(round_number=number, status=status, members=members, missing=missing))
         return tuple(listed)
 
-    def _roster(self, round_number: int) -> Mapping[str, int]:
+    def roster(self, round_number: int) -> Mapping[str, int]:
         """Returns the silos of the region in a round; a plan without changing membership has the same in all rounds."""
         if self._plan.federation.rosters is None:
             return self._members

@@ -79,9 +79,9 @@ class RegionUpdater(Updater):  # type: ignore[misc]
 
     @property
     def ready(self) -> bool:
-        """True if every silo has released or declined, the time is up, or the round was summed before."""
+        """True if every silo of the round has released or declined, the time is up, or the round was summed before."""
         with self._lock:
-            members = self._open_region().members
+            members = self._open_region().roster(self._round).keys()  # a silo that joins later is not waited for
             return self._summed or self._answered >= members or time.monotonic() > self._deadline
 
     def prepare_update_for_parent(self, fl_ctx: FLContext) -> Shareable | None:

@@ -24,6 +24,7 @@ from fulcrum.planning.comparisons.variants import plan_with_recipe
 from fulcrum.planning.inputs.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS
+from fulcrum.planning.theory.scheduling import check_one_roster
 from fulcrum.simulation.data.real_federations import is_real_federation
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
@@ -189,6 +190,7 @@ def public_task(source: str | Path, **options: Any) -> Task:
 
 def _check(plan: Plan, task: Task) -> int:
     """Returns d, or raises for a plan that cannot be tuned or data that may not be used."""
+    check_one_roster(plan.federation, "tuning")
     if task.silo is not None:
         raise DataError("tuning.silos-named", data=task.name)
     if plan.continues_previous_plan:

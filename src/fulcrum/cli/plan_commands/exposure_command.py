@@ -9,6 +9,7 @@ from fulcrum.cli.shared_options.federations import (
     ThousandsOption,
     federation_argument,
     note_on_coalitions,
+    note_on_rounds,
 )
 from fulcrum.cli.shared_options.options import (
     ColludersOption,
@@ -68,7 +69,11 @@ def exposure(
         profiles = [
             exposure_of(topology, tier=tier.name, colluders=colluders, dropouts=dropouts) for tier in topology.tiers
         ]
-    notes = [*reading.notes, *note_on_coalitions(topology, colluders=colluders, dropouts=dropouts)]
+    notes = [
+        *reading.notes,
+        *note_on_rounds(topology),
+        *note_on_coalitions(topology, colluders=colluders, dropouts=dropouts),
+    ]
     influence = topology.weights if plan is None else plan.influence
     inner = topology.innermost.name
     rows = [

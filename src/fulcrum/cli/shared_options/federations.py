@@ -88,6 +88,15 @@ def note_on_coalitions(federation: Topology, *, colluders: int, dropouts: int) -
     return [note]
 
 
+def note_on_rounds(federation: Topology) -> list[str]:
+    """Returns a note, also on stderr, if silos have rounds of their own and figures take all silos together."""
+    if federation.stays is None:
+        return []
+    note = "these figures take all silos together: the rounds of silos count in a plan alone"
+    _tell([note])
+    return [note]
+
+
 def _tell(notes: Sequence[str]) -> None:
     for note in notes:
         sys.stderr.write(f"note: {printable(note)}\n")

@@ -19,6 +19,7 @@ from fulcrum.core.remaining_noise import largest_by
 from fulcrum.core.topology import Topology
 from fulcrum.planning.content.plan_figures import with_uniform_noise
 from fulcrum.planning.plan import Plan
+from fulcrum.planning.theory.scheduling import least_multiplier
 from fulcrum.views.charts.chart_style import (
     OBSERVERS,
     ChartRow,
@@ -60,7 +61,8 @@ def region_rows(plan: Plan, *, most: int = MOST_ROWS) -> list[ChartRow]:
     place[largest] = np.arange(len(largest))
     where, rows = place[node_of], len(largest) + (count > most)
     least = np.full(rows, np.inf)
-    np.minimum.at(least, where, noise)
+    by_phase = plan.phase_multiplier
+    np.minimum.at(least, where, noise if by_phase is None else least_multiplier(federation, by_phase))
     figures = {
         "above": plan.epsilon_above,
         "inside": plan.epsilon_inside,

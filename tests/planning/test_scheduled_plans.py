@@ -41,6 +41,9 @@ def random_federation(seed):
             {"country": {"fr": regions[:1], "de": regions[1:]}} if len(regions) > 1 and draw.random() < 0.4 else None
         )
         federation = replace(fulcrum.Federation.from_sizes(tree, outer=outer), stays=tuple(stays))
+        if draw.random() < 0.3:
+            asked = [draw.choice([math.nan, 0.2, 0.5, 2.0]) for _ in stays]
+            federation = replace(federation, preferences=np.array(asked))
         present = [
             {n for first, last, every in listed for n in range(first, (last or rounds) + 1, every)} for listed in stays
         ]
@@ -96,7 +99,8 @@ def test_every_epsilon_is_the_sum_over_all_rounds_of_what_each_observer_sees(see
             assert delta_of(entry.epsilon[tier], shift) <= DELTA * (1 + 1e-7)
             assert delta_of(entry.epsilon[tier] * (1 - 1e-4), shift) > DELTA
     for entry in content.silos:
-        assert entry.epsilon["region"] <= made.epsilon_target["region"] * (1 + 1e-9)
+        asked = min(made.epsilon_target["region"], entry.preference or math.inf)
+        assert entry.epsilon["region"] <= asked * (1 + 1e-9)
     assert [check for check in verify(content) if not check.holds] == []
     [certificate] = certificate_checks(made)
     assert certificate.holds
@@ -183,6 +187,8 @@ ALTERED = {
     "a stay beyond the rounds": lambda c: c.silos[0].rounds.__setitem__(0, (1, 5, 1)),
     "a round 0": lambda c: c.silos[0].rounds.__setitem__(0, (0, 4, 1)),
     "a step of 0": lambda c: c.silos[0].rounds.__setitem__(0, (1, 4, 0)),
+    "an open end": lambda c: c.silos[0].rounds.__setitem__(0, (1, 0, 1)),
+    "a round beyond all numbers": lambda c: c.silos[0].rounds.__setitem__(0, (1, 10**30, 1)),
     "no stay": lambda c: c.silos[0].rounds.clear(),
 }
 

@@ -36,7 +36,7 @@ from fulcrum.server.coordinator import Coordinator
 PARAMETERS = 4_000
 UPDATE = {"weight": np.full(PARAMETERS, 0.5)}
 LAYOUT = Layout(names=("weight",), shapes=((PARAMETERS,),))
-SIZES = {"north": {"lille": 120, "metz": 80, "caen": 200}, "south": {"nice": 300}}
+SIZES = {"north": {"lille": 120, "metz": 200, "caen": 300}, "south": {"nice": 300}}
 ROUNDS = {"lille": "1-", "metz": "1-2 5-6", "caen": "3-", "nice": "1-"}
 OWN = {"lille": [1, 2, 3, 4, 5, 6], "metz": [1, 2, 5, 6], "caen": [3, 4, 5, 6], "nice": [1, 2, 3, 4, 5, 6]}
 
@@ -70,7 +70,7 @@ def test_a_silo_draws_the_noise_of_the_phase_and_no_other(plan, tmp_path):
             assert width >= expected
             assert size == pytest.approx(expected, rel=0.06)
             others = [other for key, other in widths.items() if key != number]
-            assert all(abs(size / other - 1) > 0.06 for other in others)
+            assert all(abs(size / other - 1) > 0.09 for other in others)
             low, high = norm_bounds(plan, plan.index["lille"], PARAMETERS, number)
             assert low < np.linalg.norm(sent.values) < high
 
@@ -245,7 +245,7 @@ def test_a_region_refuses_the_noise_of_a_quieter_phase(region, tmp_path):
     north, plan, sealers = region
     widths = {number: release_parameters_of(plan, "lille", number).width for number in (1, 3, 5)}
     least, most = min(widths, key=widths.get), max(widths, key=widths.get)
-    assert widths[least] < 0.87 * widths[most]
+    assert widths[least] < 0.8 * widths[most]
     with ledger_of(tmp_path, "lille") as ledger:
         quiet = replace(release(UPDATE, plan, "lille", least, ledger=ledger), round_number=most)
     with pytest.raises(ExchangeError, check=coded("region.release-norm", side="below")):

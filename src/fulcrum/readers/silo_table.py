@@ -241,6 +241,8 @@ class Silos:
 
     def _stays(self) -> tuple[tuple[Stay, ...], ...] | None:
         """Returns by silo its stay; None if no silo has a limit: an empty cell is the first or last round, or 1."""
+        if not self.stay:
+            return None
         missing = dict.fromkeys(STAY_COLUMNS, np.zeros(self.filled)) | {"from": np.ones(self.filled)}
         missing["every"] = np.ones(self.filled)
         read = {name: self.stay[name][: self.filled] if name in self.stay else missing[name] for name in STAY_COLUMNS}

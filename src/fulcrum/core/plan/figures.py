@@ -16,6 +16,7 @@ from fulcrum.core.phase_noise import concealing_noise, mean_variance, noise_of_p
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.remaining_noise import check_count, remaining_noise, sum_by
 from fulcrum.core.topology import ROOT, SILO
+from fulcrum.errors import ReleaseError
 
 
 def group_tier(plan: PlanData) -> str:
@@ -143,7 +144,9 @@ def effective_multiplier(
 
 
 def multiplier_of_round(plan: PlanData, silo: int, round_number: int) -> float:
-    """Returns the noise multiplier of a silo's own noise in a round; 0 for a round in which the silo takes no part.
+    """Returns the noise multiplier of a silo's own noise in a round.
+
+    A round without the silo raises an error: no caller may take a missing multiplier for no noise.
 
     Args:
         plan: The plan.
@@ -153,8 +156,10 @@ def multiplier_of_round(plan: PlanData, silo: int, round_number: int) -> float:
     rosters = plan.federation.rosters
     if rosters is None or plan.phase_multiplier is None:
         return float(plan.noise_multiplier[silo])
-    multiplier = plan.phase_multiplier[rosters.phase(round_number), plan.federation.innermost.parent_of[silo]]
-    return float(multiplier) if rosters.has(silo, round_number) else 0.0
+    if not rosters.has(silo, round_number):
+        name = plan.federation.silo_name(silo)
+        raise ReleaseError("release.round-without-silo", round_number=round_number, silo=name)
+    return float(plan.phase_multiplier[rosters.phase(round_number), plan.federation.innermost.parent_of[silo]])
 
 
 def shift_of_round(plan: PlanData, silo: int, round_number: int, tier: str) -> float:

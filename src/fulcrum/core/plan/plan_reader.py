@@ -319,6 +319,8 @@ def _problems_of_schedule(content: PlanFile) -> Iterator[str]:
         return
     if unsupported := next((name for name, value in usual_with_schedule(settings, inner).items() if not value), ""):
         yield f"membership changes, and it has a setting of {unsupported} for which no proof is known"
+    if any(not last for entry in content.silos for _, last, _ in entry.rounds or []):
+        yield "a stay of a silo has no last round"
     if sum(len(entry.rounds or []) for entry in content.silos) > MOST_CELLS:
         yield "it lists more stays of silos than any plan"
     try:

@@ -134,10 +134,10 @@ class VerifiedPlan(PlanData):
 
     def release_cost_alone(self, silo: str, round_number: int = 0) -> float:
         """Returns the squared shift of a single release of a silo against an observer of the silo's own update."""
-        place = self.index_of(silo)
-        multiplier = float(self.noise_multiplier[place])
-        if self.phase_multiplier is not None:
-            multiplier = figures.multiplier_of_round(self, place, round_number) if round_number else 0.0
+        place, rosters = self.index_of(silo), self.federation.rosters
+        if rosters is not None and not (round_number and rosters.has(place, round_number)):
+            return float("inf")
+        multiplier = figures.multiplier_of_round(self, place, round_number)
         alone = self.unit.sensitivity * float(self.unit.factors([1])[0])
         return alone**2 / multiplier**2 if multiplier else float("inf")
 

@@ -66,6 +66,7 @@ def test_the_report_says_who_takes_part_when(plan):
     pytest.importorskip("vl_convert", reason="needs the extra report")
     page = report(plan)
     assert "Rounds of silos" in page
+    assert "fulcrum plan FEDERATION_WITH_ROUNDS --rounds 4" in page
     assert "rounds 1-2: 3 silos; rounds 3-4: 3 silos" in page
     assert "Information about a silo" not in page  # a chart that adds the same in every round
     plain = fulcrum.plan("isic-paper", rounds=2, epsilon=1.0)

@@ -28,7 +28,7 @@ def reproducing_commands(
     """Returns the commands that repeat a plan, check the plan and write its report.
 
     FEDERATION stands for the file of the federation. FEDERATION_WITH_WEIGHTS has a column `weight` besides, for weights
-    that were given by silo.
+    that were given by silo, and FEDERATION_WITH_ROUNDS has the columns of the rounds of silos.
 
     Args:
         plan: The plan to repeat.
@@ -54,6 +54,7 @@ def _planning_command(plan: Plan) -> str:
     own_weights = plan.weights_rule == BY_SILO  # the command line takes weights by silo from a column of the file
     source = shlex.quote(federation.name) if built_in and not own_weights else "FEDERATION"
     source += "_WITH_WEIGHTS" if own_weights else ""
+    source += "" if federation.rosters is None else "_WITH_ROUNDS"
     if target.spent:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"

@@ -10,7 +10,8 @@ import pytest
 from error_codes import coded
 
 import fulcrum
-from fulcrum.engines.local_sites import LocalSites, RoundWatch, end_all, free_port, processes
+from fulcrum.engines import local_sites
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, end_all, free_port, processes, wait_for_ports
 from fulcrum.engines.site_folders import Deployment
 from fulcrum.errors import EngineError
 from fulcrum.server.run_results import RoundResult
@@ -123,3 +124,24 @@ def test_a_free_port_has_free_ports_after_it():
     for offset in range(3):
         with socket.socket() as taken:
             taken.bind(("", port + offset))
+
+
+def test_a_server_is_waited_for_until_it_listens(tmp_path, deployment, monkeypatch):
+    port = free_port()
+    listens = f"import socket, time; time.sleep(0.5); s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
+    with sites_in(tmp_path, deployment, "server") as sites:
+        monkeypatch.setattr(sites, "command", lambda _: [sys.executable, "-c", listens])
+        sites.start("server")
+        wait_for_ports([port], sites.check, tmp_path / "log")
+        with socket.create_connection(("127.0.0.1", port), 1.0):
+            pass
+
+
+def test_a_server_that_ends_or_never_listens_is_told_of_with_its_log(tmp_path, deployment, monkeypatch):
+    with sites_in(tmp_path, deployment, ENDS) as sites:
+        sites.start(ENDS)
+        with pytest.raises(EngineError, check=coded("engine.site-ended", exit_code=3)):
+            wait_for_ports([free_port()], sites.check, tmp_path / "log")
+    monkeypatch.setattr(local_sites, "_LONGEST_START", 0.2)
+    with pytest.raises(EngineError, check=coded("engine.server-silent", log=tmp_path / "log")):
+        wait_for_ports([free_port()], lambda: None, tmp_path / "log")

@@ -17,6 +17,7 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.command_line import run
+from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.server.run_results import read_results
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
@@ -78,6 +79,27 @@ def test_metrics_by_round_are_in_the_terminal_as_rounds_end_and_in_the_table(up)
     assert "accuracy" in printed
     assert "length" in printed
     assert "0.25 after round 3 of 3" in printed.replace("0.2500", "0.25")
+
+
+def test_no_site_waits_for_the_server_and_nobody_waits_for_the_end_of_the_job(up):
+    """A site that finds no server waits one to two seconds before each try; NVIDIA FLARE ends a job in about ten."""
+    folder, _, told = up
+    assert told.index("starting the server") < told.index("starting 5 sites") < told.index("submitting the job")
+    logs = {path.parent.name: path.read_text() for path in (folder / "out/kits").glob("*/output.log")}
+    (listens,) = [line for line in logs["server"].splitlines() if "created backbone external listener" in line][:1]
+    begins = {site: log.splitlines()[0][:23] for site, log in logs.items() if site != "server"}
+    assert len(begins) == 5
+    assert min(begins.values()) > listens[:23]
+    assert "Round 2 started" in logs["server"]
+    assert "Server runner finished" not in logs["server"]
+
+
+def test_the_ledger_of_every_silo_is_whole_after_the_kill_of_the_sites(up):
+    folder, printed, _ = up
+    assert "9 releases of 3 silos charged" in " ".join(printed.split())
+    for silo in ("a1", "a2", "c1"):
+        with read_ledger(folder / f"out/kits/{silo}/local/fulcrum/state/{silo}.ledger") as ledger:
+            assert [entry.round_number for entry in ledger.entries()] == [1, 2, 3]
 
 
 def test_what_evaluate_does_wrong_is_one_line_and_training_goes_on(up):

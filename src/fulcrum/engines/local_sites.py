@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ CALM = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX":
 
 _PROCESSES = Path("/proc")
 _LONGEST_END, _INTERVAL = 30.0, 0.02  # seconds
+_LONGEST_START, _PORT_INTERVAL = 120.0, 0.1
 
 
 class LocalSites(ClosedAtTheEnd):
@@ -132,6 +133,30 @@ def free_port(*, following: int = 0) -> int:
             except (OSError, OverflowError):
                 continue
             return port
+
+
+def wait_for_ports(ports: Iterable[int], check: Callable[[], None], log: Path) -> None:
+    """Waits until processes listen on ports of this machine.
+
+    Args:
+        ports: The ports.
+        check: Raises an error if a process has ended.
+        log: The log that explains a process that never listens.
+    """
+    deadline = time.monotonic() + _LONGEST_START
+    while not all(map(_listens, ports)):
+        check()
+        if time.monotonic() > deadline:
+            raise EngineError("engine.server-silent", log=log)
+        time.sleep(_PORT_INTERVAL)
+
+
+def _listens(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1.0):
+            return True
+    except OSError:
+        return False
 
 
 def import_path() -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from fulcrum.core.silo.site import read_site
 from fulcrum.engines.flower.kits.app_files import app_files
-from fulcrum.engines.flower.kits.flower_loopback import MARK, command_path, follow_run, wait_for_ports
+from fulcrum.engines.flower.kits.flower_loopback import MARK, command_path, follow_run
 from fulcrum.engines.flower.kits.flower_sites import silos_of, write_sites
 from fulcrum.engines.flower.server_side.flower_version import check_version
 from fulcrum.engines.flower.server_side.run_recorder import local_run
-from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes, wait_for_ports
 from fulcrum.engines.site_folders import Deployment, LocalRun, made_whole
 from fulcrum.engines.training_failures import ALL_SILOS, Failures
 from fulcrum.errors import EngineError, MissingExtraError

@@ -4,11 +4,10 @@
 """
 
 import os
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +16,7 @@ from fulcrum.engines.flower.kits.flower_sites import silos_of
 from fulcrum.engines.flower.server_side.flower_version import check_version
 from fulcrum.engines.flower.server_side.run_recorder import local_run, run_of
 from fulcrum.engines.flower.server_side.stage_progress import StageProgress, read_progress
-from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, free_port, processes, wait_for_ports
 from fulcrum.engines.log_reasons import end_of
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.engines.training_failures import Failures
@@ -217,27 +216,3 @@ def _reason_in(log: Path) -> str:
 def command_path() -> str:
     """Returns the folders of commands, with the folder of Flower's commands first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-
-
-def wait_for_ports(ports: Iterable[int], check: Callable[[], None], log: Path) -> None:
-    """Waits until processes listen on ports of this machine.
-
-    Args:
-        ports: The ports.
-        check: Raises an error if a process has ended.
-        log: The log that explains a process that never listens.
-    """
-    deadline = time.monotonic() + _LONGEST_START
-    while not all(map(_listens, ports)):
-        check()
-        if time.monotonic() > deadline:
-            raise EngineError("flower.server-silent", log=log)
-        time.sleep(_INTERVAL)
-
-
-def _listens(port: int) -> bool:
-    try:
-        with socket.create_connection(("127.0.0.1", port), 1.0):
-            return True
-    except OSError:
-        return False

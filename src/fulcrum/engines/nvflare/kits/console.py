@@ -58,6 +58,7 @@ def follow(
     tick: Callable[[], None],
     on_status: Callable[[str], None] | None = None,
     on_round: Callable[[RoundResult], None] | None = None,
+    last_round: int | None = None,
 ) -> RunResult | None:
     """Runs the job until completion: a job that broke off is submitted again and continues from the checkpoint.
 
@@ -68,6 +69,8 @@ def follow(
         tick: Called repeatedly while the job runs; an exception of `tick` ends the following.
         on_status: Called at every change of the job's status.
         on_round: Called once with the result of every round of the plan, including rounds of earlier jobs.
+        last_round: The round whose report ends the following, for sites that are killed next. By default the end of the
+            job ends the following.
 
     Returns:
         The result of the plan as the server reports it; None without a report.
@@ -77,9 +80,9 @@ def follow(
         began = time.monotonic()
         with session(kits) as opened:
             job = opened.submit_job(str((kits / "job").resolve()))
-            meta = _follow_job(opened, job, tick, on_status, rounds)
+            meta = _follow_job(opened, job, tick, on_status, rounds, last_round)
         status, (why, final) = meta["status"], _ending_of(meta)
-        if status == COMPLETED:
+        if status == COMPLETED or rounds.reach(last_round):
             return rounds.run
         if final:
             raise EngineError("flare.job-impossible", reason=why)
@@ -108,6 +111,10 @@ class _Rounds:
             if self._on_round is not None:
                 self._on_round(result)
 
+    def reach(self, number: int | None) -> bool:
+        """Returns True once a round has been reported; False for None."""
+        return number is not None and self._passed_on >= number
+
 
 def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
     """Returns the reason for a job's end as one line, and True if the same job would end in the same way again."""
@@ -118,9 +125,14 @@ def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def _follow_job(
-    opened: Any, job: str, tick: Callable[[], None], on_status: Callable[[str], None] | None, rounds: _Rounds
+    opened: Any,
+    job: str,
+    tick: Callable[[], None],
+    on_status: Callable[[str], None] | None,
+    rounds: _Rounds,
+    last_round: int | None,
 ) -> dict[str, Any]:
-    """Follows a job to the end, and returns the server's metadata of the job."""
+    """Follows a job to the end or to the report of a round, and returns the server's metadata of the job."""
     from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
 
     last_status, heard = "", time.monotonic()
@@ -133,7 +145,7 @@ def _follow_job(
                 on_status(status)
             last_status = status
             rounds.hear(meta)
-            if status.startswith("FINISHED"):
+            if status.startswith("FINISHED") or rounds.reach(last_round):
                 return meta | {"status": status}
         except (NoConnection, InternalError) as error:
             if time.monotonic() - heard > _SILENCE:

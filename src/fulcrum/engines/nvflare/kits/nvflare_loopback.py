@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, processes
+from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, processes, wait_for_ports
 from fulcrum.engines.nvflare.kits.console import follow
 from fulcrum.engines.nvflare.kits.flare_progress import FlareProgress
 from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
@@ -43,9 +43,17 @@ class FlareSites(LocalSites):
         (self.kits / name / "transfer").mkdir(exist_ok=True)
         super().start(name, environment)
 
-    def start_all(self) -> None:
-        """Starts the server, then all other sites."""
-        for name in self.deployment.engine_names.values():
+    def start_all(self, say: Callable[[str], None] = lambda _: None) -> None:
+        """Starts the server, and all other sites once the server listens; `say` takes each step in words.
+
+        A site that finds no server waits for one to two seconds before the next try, and so does its registration.
+        """
+        others = [name for name in self.deployment.engine_names.values() if name != SERVER]
+        say("starting the server")
+        self.start(SERVER)
+        wait_for_ports([self.deployment.port], self.check, self.kits / SERVER / "output.log")
+        say(f"starting {len(others)} sites")
+        for name in others:
             self.start(name)
 
 
@@ -75,8 +83,7 @@ def run_here(
     failures, progress = Failures(silos), FlareProgress(kits / SERVER, silos.values(), plan.rounds, say)
     with ending_on_signals(), FlareSites(kits, deployment) as sites:
         sites.processes_of(SERVER)  # raises on machines where the processes could not be stopped
-        say(f"starting the server and {len(technical) - 1} sites")
-        sites.start_all()
+        sites.start_all(say)
         say("submitting the job, which begins when every site runs it")
 
         def tick() -> None:
@@ -91,7 +98,9 @@ def run_here(
             progress.hear()
             watch.hear(result)
 
-        run = follow(kits, tick=tick, on_round=hear)
+        # NVIDIA FLARE takes about ten seconds to end a job. Results, checkpoint and ledgers are stored before the last
+        # round is reported, so nothing is lost when the sites are killed now.
+        run = follow(kits, tick=tick, on_round=hear, last_round=plan.rounds)
         tick()
     if run is None:
         raise EngineError("flare.rounds-unreported", kits=kits, site=SERVER)

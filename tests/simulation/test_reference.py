@@ -104,3 +104,18 @@ def test_parameters_that_are_no_head_of_so_many_classes_are_refused(classes):
     bare = nearest_mean()
     with pytest.raises(ParameterError, check=coded("model.classes-unfit", parameters=32)):
         dataclasses.replace(bare, classes=classes)
+
+
+def test_the_head_as_three_functions_gives_the_sums_of_the_batched_engine_under_rosters_that_change():
+    """The slow engine applies the mechanism of a single silo, with the noise of the phase, release by release."""
+    sizes = {"north": {"a": 120, "b": 90, "c": 180}, "south": {"d": 60, "e": 150}}
+    federation = fulcrum.with_schedule(
+        fulcrum.Federation.from_sizes(sizes), {"a": "1-", "b": "1-2", "c": "3-", "d": "1-/2", "e": "1-"}
+    )
+    plan = fulcrum.plan(federation, rounds=4, epsilon=5.0)
+    head = SoftmaxHead(features=16, classes=2).as_model(learning_rate=0.3)
+    slow = train(plan, "digits", model=head, training=TRAINING, keep_regional_sums=True)
+    fast = train(plan, "digits", training=TRAINING, keep_regional_sums=True)
+    assert slow.accuracy == pytest.approx(fast.accuracy)
+    flat = fast.regional_sums.reshape(slow.regional_sums.shape)
+    assert slow.regional_sums == pytest.approx(flat, abs=1e-9)

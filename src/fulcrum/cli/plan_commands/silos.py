@@ -8,7 +8,13 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from fulcrum.aggregation.site_setup import init_site
-from fulcrum.cli.shared_options.federations import ColumnOption, ThousandsOption, federation_argument
+from fulcrum.cli.shared_options.federations import (
+    ColumnOption,
+    ScheduleOption,
+    ThousandsOption,
+    add_schedule,
+    federation_argument,
+)
 from fulcrum.cli.shared_options.options import (
     DEPLOYMENT,
     INPUT,
@@ -276,6 +282,7 @@ def replan_command(
     federation: Annotated[str, option("Federation of the remaining rounds: a file or a built-in name.", INPUT)],
     column: ColumnOption = (),
     thousands: ThousandsOption = None,
+    schedule: ScheduleOption = None,
     ledgers: Annotated[Path, option("Folder with the file NAME.ledger of every silo.", INPUT)],
     allocation: Annotated[
         str | None,
@@ -289,7 +296,7 @@ def replan_command(
         raise ParameterError("cli.ledgers-not-a-folder", folder=ledgers)
     check_output(output)
     look_here_for(allocation or "")
-    topology = federation_argument(federation, column, thousands).federation
+    topology = add_schedule(federation_argument(federation, column, thousands).federation, schedule)
     plan = replan(read_plan(plan_file), topology, ledgers, allocation=allocation)
     if output is not None:
         save_plan(plan, output)

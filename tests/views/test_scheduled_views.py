@@ -11,6 +11,7 @@ from fulcrum.errors import ParameterError
 from fulcrum.views.charts.region_charts import region_rows
 from fulcrum.views.report.html_report import report
 from fulcrum.views.terminal.silo_columns import silo_table
+from fulcrum.words.reproduction import reproducing_commands
 
 TABLE = """silo,records,region,from,until
 lille,120,north,,
@@ -66,7 +67,7 @@ def test_the_report_says_who_takes_part_when(plan):
     pytest.importorskip("vl_convert", reason="needs the extra report")
     page = report(plan)
     assert "Rounds of silos" in page
-    assert "fulcrum plan FEDERATION_WITH_ROUNDS --rounds 4" in page
+    assert reproducing_commands(plan)[0].startswith("fulcrum plan FEDERATION_WITH_ROUNDS --rounds 4 ")
     assert "rounds 1-2: 3 silos; rounds 3-4: 3 silos" in page
     assert "Information about a silo" not in page  # a chart that adds the same in every round
     plain = fulcrum.plan("isic-paper", rounds=2, epsilon=1.0)

@@ -118,6 +118,8 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.data.eicu import read_eicu as read_eicu
     from fulcrum.simulation.data.federated_records import FederatedRecords as FederatedRecords
     from fulcrum.simulation.data.heart_disease import read_heart_disease as read_heart_disease
+    from fulcrum.simulation.data.input_scaling import ScaledInputs as ScaledInputs
+    from fulcrum.simulation.data.input_scaling import read_inputs as read_inputs
     from fulcrum.simulation.data.input_variances import public_spectrum as public_spectrum
     from fulcrum.simulation.data.input_variances import spectrum_of_task as spectrum_of_task
     from fulcrum.simulation.data.real_federations import read_real_federation as read_real_federation
@@ -198,6 +200,7 @@ _MODULES = {
     "Requirement": "planning.theory.allocation",
     "RoundDiagnostics": "rules.server_rule",
     "RoundSums": "rules.server_rule",
+    "ScaledInputs": "simulation.data.input_scaling",
     "Schedule": "planning.theory.schedule_program",
     "ScheduleNoise": "planning.theory.schedule_program",
     "SecureNoise": "core.noise.noise_sources",
@@ -247,6 +250,7 @@ _MODULES = {
     "read_eicu": "simulation.data.eicu",
     "read_federation": "readers.federation_reader",
     "read_heart_disease": "simulation.data.heart_disease",
+    "read_inputs": "simulation.data.input_scaling",
     "read_ledger": "core.store.ledger_reading",
     "read_plan": "planning.files.plan_from_file",
     "read_policy": "core.silo.policy",

@@ -110,7 +110,7 @@ app.command(
 app.command(
     "fulcrum.cli.run_commands.tune:tune_command",
     name="tune",
-    help="Try rounds, learning rate and recipe on public data, and make a new plan with the same promise.",
+    help="Try recipe, clip, rate, rounds, prior and input scaling on public data, for a plan with the same promise.",
     help_epilogue=_example("tune plan.json --data digits -o next.json"),
 )
 app.command(

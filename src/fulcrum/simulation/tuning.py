@@ -1,40 +1,52 @@
-"""Tuning of rounds, learning rate and recipe on public data; the plan is made anew with the best combination.
+"""Tuning on public data: recipe, least influence, clip, learning rate, rounds, prior and scaling of inputs together.
 
 >>> from fulcrum.planning.planner import plan
 >>> first = plan("mild", rounds=3, epsilon=5.0)
->>> tuned = tune(first, "digits", rounds=[1, 3], learning_rates=[0.3], seeds=2)
->>> len(tuned.tries), tuned.plan.epsilon_target["region"]
-(6, 5.0)
+>>> tuned = tune(first, "digits", rounds=[1, 3], learning_rates=[0.3], clip_norms=[1], input_powers=[0], seeds=2)
+>>> len(tuned.tries), tuned.plan.epsilon_target["region"], tuned.choosing_seeds
+(14, 5.0, (1000, 1001))
 
-A trial on the silos' own data reveals information about the data, outside every epsilon here. Data with names of silos
-is therefore refused: tune on public or synthetic data of the same kind and size. The new plan makes the same promise.
+Combinations are tried by successive halving (`halving`). A trial on the silos' own data reveals information about the
+data, outside every epsilon here. Data with names of silos is therefore refused: tune on public or synthetic data of the
+same kind and size. The new plan makes the same promise.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.choices import BY_SILO, DECLARED
+from fulcrum.core.choices import BY_SILO, DECLARED, HEADS, SPECTRUM
+from fulcrum.core.plan.plan_file import Spectrum
+from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
 from fulcrum.planning.comparisons.variants import plan_with_recipe
+from fulcrum.planning.content.plan_figures import as_research
 from fulcrum.planning.inputs.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.planning.theory.scheduling import check_one_roster
+from fulcrum.simulation.data.input_scaling import ScaledInputs, scale_inputs, scaled_inputs
+from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.real_federations import is_real_federation
-from fulcrum.simulation.data.tasks import Task, load_task
+from fulcrum.simulation.data.tasks import BUILT_IN, Task, load_task
 from fulcrum.simulation.embedded.batched_engine import LocalTraining
-from fulcrum.simulation.model_engines import metric_of, parameters_of
+from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.halving import Halving, halve, train_in_groups
+from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of
+from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.training_runs import (
+    GRADIENT_RATE,
     LEARNING_RATE,
     default_training,
     seeds_of,
     standard_error,
-    train_variants,
     with_metric,
 )
 
@@ -49,34 +61,93 @@ TRIED = {
 """The recipes to try, by name."""
 
 LEARNING_RATES = (0.1, LEARNING_RATE, 1.0)
-"""The learning rates to try by default."""
+"""The learning rates of local steps to try by default."""
+
+GRADIENT_RATES = (0.5, GRADIENT_RATE, 5.0)
+"""The learning rates of the server to try by default, for the units "person" and "record"."""
+
+CLIP_NORMS = (1.0, 0.3, 0.1, 0.03)
+"""The clip norms to try by default with the paper's recipe; the joint recipe clips at a norm that follows from the
+noise."""
+
+LEAST_INFLUENCES = (0.5, 1.0)
+"""The least influences to try by default with the joint recipe, beside the plan's own. 0 is tried only if a user names
+it: 0 is the most accurate if regions agree, and public data rarely shows how the regions of silos differ."""
+
+INPUT_POWERS = (0.0, 1.0, 2.0)
+"""The powers gamma of the input scaling to try by default; 0 scales no input."""
+
+FIRST_CHOOSING_SEED = 1000
+"""The first of the seeds that choose; reported seeds begin with 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Try:
-    """A trained combination of recipe, rounds and learning rate.
+class Combination:
+    """A combination of settings.
 
     Attributes:
         recipe: A name of `TRIED`, or `AS_PLANNED`.
         rounds: T.
-        learning_rate: Learning rate of the local steps.
-        noise_budget: The noise variance entering the model, in units of C².
-        accuracy: On the public test split, mean over seeds.
-        accuracy_se: The standard error of the accuracy; NaN with a single seed.
-        behind: The distance to the best accuracy, mean of the paired differences.
-        behind_se: The standard error of the paired difference; NaN with a single seed.
-        changes: The number of changes to the plan, out of recipe, rounds and learning rate.
+        learning_rate: Learning rate of the local steps; of the server for the units "person" and "record".
+        clip_norm: C, or "auto" for a share of C that follows from the noise.
+        least_influence: The least influence of every region, as a share of its influence by size.
+        prior: True if the server shrinks a head by the spectrum prior.
+        input_power: gamma of the input scaling; 0 for inputs as they are.
     """
 
     recipe: str
     rounds: int
     learning_rate: float
+    clip_norm: float | str
+    least_influence: float
+    prior: bool
+    input_power: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try(Combination):
+    """A trained combination.
+
+    Attributes:
+        noise_budget: The noise variance entering the model, in units of C².
+        seeds: The number of seeds that the combination was trained with; fewer if it left the search early.
+        accuracy: On the public test split, mean over these seeds.
+        accuracy_se: The standard error of the accuracy; NaN with a single seed.
+        behind: The distance to the best combination, mean of the differences paired by seed.
+        behind_se: The standard error of the paired difference; NaN with a single seed.
+        changes: The number of settings that differ from the plan.
+    """
+
     noise_budget: float
+    seeds: int
     accuracy: float
     accuracy_se: float
     behind: float
     behind_se: float
     changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confirmation:
+    """The chosen combination and the plan as it was, under seeds that chose nothing.
+
+    Attributes:
+        seeds: The seeds.
+        planned: The accuracy as planned, mean over seeds.
+        planned_se: The standard error of `planned`; NaN with a single seed.
+        chosen: The accuracy of the chosen combination.
+        chosen_se: The standard error of `chosen`.
+        gain: The mean of the paired differences.
+        gain_se: The standard error of the paired difference.
+    """
+
+    seeds: tuple[int, ...]
+    planned: float
+    planned_se: float
+    chosen: float
+    chosen_se: float
+    gain: float
+    gain_se: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +157,12 @@ class Tuned:
     Attributes:
         plan: The plan made anew, with the same promise.
         best: The combination of the new plan.
-        tries: All combinations, best first.
-        left_out: The recipes that cannot keep the plan's targets, with the reasons.
+        tries: All trained combinations, the finalists first, then by accuracy.
+        left_out: The recipes, or the prior, that cannot be tried, with the reasons.
+        choosing_seeds: The seeds that chose.
+        confirmation: The choice beside the plan as it was, under other seeds; None after an early stop.
+        inputs: The variances and factors of inputs, if the new plan has a prior or its inputs are scaled.
+        stopped: True if Ctrl-C ended the search before its end.
         metric: The name of the metric that stands in place of the accuracy, in words.
     """
 
@@ -95,7 +170,33 @@ class Tuned:
     best: Try
     tries: tuple[Try, ...]
     left_out: dict[str, str]
+    choosing_seeds: tuple[int, ...]
+    confirmation: Confirmation | None
+    inputs: ScaledInputs | None = None
+    stopped: bool = False
     metric: str = "accuracy"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the choice, as keyword arguments of `fulcrum.plan` beside the federation and the promise.
+
+        `public` is left out: it is `inputs.spectrum`, for a plan with a prior.
+        """
+        plan = self.plan
+        recipe = recipe_for(RECIPES["paper" if plan.server == "sum" else "joint"], plan.unit, one_group=plan.one_group)
+        settings: dict[str, Any] = {
+            "rounds": plan.rounds,
+            "recipe": "paper" if plan.server == "sum" else "joint",
+            "clip_norm": "auto" if plan.clip_share < 1 else plan.clip_norm,
+            "least_influence": plan.least_influence,
+        }
+        if plan.weights_rule not in (DECLARED, BY_SILO, recipe.weights):
+            settings["weights"] = plan.weights_rule
+        if plan.server != recipe.server:
+            settings["server"] = plan.server
+        if plan.shrink not in (recipe.shrink, SPECTRUM):
+            settings["shrink"] = plan.shrink
+        return settings if plan.parameters is None else settings | {"parameters": plan.parameters}
 
 
 def tune(
@@ -103,77 +204,321 @@ def tune(
     data: str | Path | Task,
     *,
     rounds: Sequence[int] | None = None,
-    learning_rates: Sequence[float] = LEARNING_RATES,
+    learning_rates: Sequence[float] | None = None,
+    clip_norms: Sequence[float] = CLIP_NORMS,
+    least_influences: Sequence[float] = LEAST_INFLUENCES,
+    input_powers: Sequence[float] | None = None,
     seeds: int | Sequence[int] = 5,
+    choosing_seeds: Sequence[int] | None = None,
     training: LocalTraining | None = None,
+    model: Any = None,
+    device: str | TorchDevice | None = None,
     metric: str | None = None,
+    inputs_name: str | None = None,
     on_try: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Tuned:
-    """Returns the plan made anew with the rounds, learning rate and recipe that do best on public data.
+    """Returns the plan made anew with the combination of settings that does best on public data.
 
-    Every combination is trained by the embedded engine, with the same seeds. The most accurate combination is chosen,
-    unless the planned combination is behind by at most two standard errors of the paired difference: chance alone
-    changes nothing. More rounds add little, because every round then needs more noise.
+    Combinations are trained in process by successive halving, all with the same seeds, and the plan as it is stays to
+    the end. The most accurate combination is chosen, unless the plan as it is falls behind by at most two standard
+    errors of the paired difference: chance alone changes nothing. Both are then trained under other seeds, because the
+    accuracy that won a search is too high an estimate. Ctrl-C ends the search and returns the best combination so far.
 
     Args:
         plan: The plan to tune; a first plan, with a built-in allocation. A plan for deployment is allowed, because only
             the public data is trained here, with seeded noise.
         data: Public or synthetic data: a `Task`, or a source for `load_task`. Data with names of silos is refused.
         rounds: The numbers of rounds to try; 1, 3 and the plan's by default. The plan's number is always tried.
-        learning_rates: The learning rates of local steps to try, besides the rate of `training`.
-        seeds: Number of seeds, or the seeds.
+        learning_rates: The learning rates to try, besides the rate of `training`.
+        clip_norms: The clip norms to try with the paper's recipe, besides the plan's own.
+        least_influences: The least influences to try with the joint recipe, besides the plan's own.
+        input_powers: The powers of the input scaling to try, besides 0; `INPUT_POWERS` by default for records that are
+            rows of numbers.
+        seeds: Number of seeds, or the seeds, of the confirmation.
+        choosing_seeds: The seeds that choose; as many seeds as `seeds` has, from `FIRST_CHOOSING_SEED` on, by default.
         training: Local steps and batch, and the learning rate that counts as planned; `GradientTraining` for a plan
             that protects persons or records.
+        model: A user's own model for `train`; the softmax head by default. No model of a user's own is shrunk.
+        device: Device of a PyTorch module.
         metric: A name of `tasks.METRIC_NAMES`, "auc" for example; the task's own metric by default.
-        on_try: Called with the number of trained combinations, and the total.
+        inputs_name: The name of the file that a caller will write `Tuned.inputs` to, as plans name the source of input
+            variances; the name of the data by default.
+        on_try: Called with the number of trained combinations times seeds, and the total.
         **options: Options of `load_task`.
     """
     task = with_metric(data if isinstance(data, Task) else public_task(data, **options), metric)
-    training = training or default_training(plan.unit)
-    d = _check(plan, task)
-    seed_list = seeds_of(seeds)
-    recipes, left_out = _recipes(plan, d)
-    grid = [  # a wrong learning rate is refused here, before any training
-        (count, replace(training, learning_rate=rate))
-        for count in sorted({*(rounds if rounds is not None else (1, 3)), plan.rounds})
-        for rate in sorted({*learning_rates, training.learning_rate})
-    ]
-    trained: list[tuple[Plan, Try, FloatArray]] = []
-    for count, local in grid:
-        plans = {name: _replan(plan, recipe, count, d) for name, recipe in recipes.items()}
-        accuracy = train_variants(
-            [list(plans.values())] * len(seed_list),
-            task,
-            seeds=seed_list,
-            training=local,
-        ).accuracy
-        for place, (name, new_plan) in enumerate(plans.items()):
-            changed = (name != _own_recipe(plan), count != plan.rounds, local != training)
-            tried = Try(
+    user_model, training = model_of(model), training or default_training(plan.unit)
+    reported = seeds_of(seeds)
+    if choosing_seeds is None:
+        choosing_seeds = range(FIRST_CHOOSING_SEED, FIRST_CHOOSING_SEED + len(reported))
+    choosing = seeds_of(choosing_seeds)
+    check_seeds_apart(reported, choosing)
+    search = _Search(plan, task, training, user_model, device, inputs_name)
+    grid = search.grid(
+        rounds=sorted({*((1, 3) if rounds is None else rounds), plan.rounds}),
+        learning_rates=learning_rates_of(learning_rates, plan.unit),
+        clip_norms=clip_norms,
+        least_influences=least_influences,
+        input_powers=input_powers,
+    )
+    halving = halve(grid, search.train, seeds=choosing, always=[search.planned], on_try=on_try)
+    best = _choose(halving, search.planned)
+    confirmation, stopped = None, halving.stopped
+    if not stopped:
+        try:
+            confirmation = search.confirm(best, reported)
+        except KeyboardInterrupt:
+            stopped = True
+    tries = search.tries_of(halving)
+    return Tuned(
+        plan=plan if best == search.planned else search.plan_of(best, of=plan),
+        best=tries[best],
+        tries=tuple(sorted(tries.values(), key=lambda tried: (-tried.seeds, -tried.accuracy))),
+        left_out=search.left_out,
+        choosing_seeds=halving.seeds,
+        confirmation=confirmation,
+        inputs=search.inputs(best.input_power) if best.input_power or best.prior else None,
+        stopped=stopped,
+        metric=metric_of(user_model, task),
+    )
+
+
+def learning_rates_of(learning_rates: Sequence[float] | None, unit: PrivacyUnit) -> Sequence[float]:
+    """Returns the learning rates to try: those of a user, or the default rates of the unit of privacy."""
+    if learning_rates is not None:
+        return learning_rates
+    return GRADIENT_RATES if unit.is_within_silo else LEARNING_RATES
+
+
+def check_seeds_apart(reported: Sequence[int], choosing: Sequence[int]) -> None:
+    """Raises `ParameterError` for a seed that both chooses and is reported.
+
+    The best of many combinations under some seeds looks better under these seeds than under any others.
+    """
+    if shared := sorted(set(reported) & set(choosing)):
+        raise ParameterError("tuning.seeds-shared", seed=shared[0], first=min(choosing))
+
+
+def _choose(halving: Halving[Combination], planned: Combination) -> Combination:
+    """Returns the best finalist, or the plan as it is unless the best is ahead by more than two standard errors."""
+    best = halving.best()
+    ahead = halving.final_values(best) - halving.final_values(planned)
+    return best if ahead.mean() > 2 * np.nan_to_num(standard_error(ahead)) else planned
+
+
+class _Search:
+    """The combinations of a plan on public data, their plans and their training."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        task: Task,
+        training: LocalTraining,
+        model: Model | TorchModel | None,
+        device: str | TorchDevice | None,
+        inputs_name: str | None,
+    ) -> None:
+        self._task, self._training, self._model, self._device = task, training, model, device
+        self._parameters = _check(plan, task, model)
+        # The lattice of a deployment changes no accuracy here, and takes long to check.
+        self._plan = as_research(plan)
+        self._tasks: dict[float, Task] = {0.0: task}
+        self._plans: dict[Combination, Plan] = {}
+        self.left_out: dict[str, str] = {}
+        self._spectrum = self._spectrum_of(plan, inputs_name)
+        own = _own_recipe(plan)
+        # No model of a user's own is shrunk, so the recipe without shrinkage is the joint recipe.
+        tried = {name: recipe for name, recipe in TRIED.items() if model is None or recipe.shrink or name == "paper"}
+        self._recipes = self._recipes_of(plan, tried, own)
+        self.planned = Combination(
+            recipe=own if own in tried else AS_PLANNED,
+            rounds=plan.rounds,
+            learning_rate=training.learning_rate,
+            clip_norm="auto" if plan.clip_share < 1 else plan.clip_norm,
+            least_influence=plan.least_influence,
+            prior=plan.spectrum is not None,
+            input_power=0.0,
+        )
+
+    def _spectrum_of(self, plan: Plan, inputs_name: str | None) -> Spectrum | None:
+        """Returns the input variances: the plan's, or those of the public data; None if records are no rows."""
+        if plan.spectrum is not None:
+            return plan.spectrum
+        if self._task.features_train.ndim != 2:
+            return None
+        spectrum = spectrum_of_task(self._task)
+        # The records of built-in data are the silos' records in research, so their variances suit research plans alone.
+        origin = spectrum.origin if self._task.name in BUILT_IN else "public"
+        return structs.replace(spectrum, origin=origin, source=inputs_name or self._task.name)
+
+    def _recipes_of(self, plan: Plan, tried: Mapping[str, Recipe], own: str) -> dict[str, Recipe]:
+        """Returns the recipes that can keep the plan's targets; notes the reasons against the others."""
+        recipes = dict(tried)
+        if own not in tried:
+            weights: Any = plan.weights_rule
+            if weights in (DECLARED, BY_SILO):
+                weights = dict(zip(plan.federation.silo_names.tolist(), plan.federation.shares.tolist(), strict=True))
+            clip: float | str = "auto" if plan.clip_share < 1 else plan.clip_norm
+            recipes[AS_PLANNED] = Recipe(weights=weights, clip_norm=clip, server=plan.server, shrink=plan.shrink)
+        for name in list(recipes):
+            if name == AS_PLANNED:
+                continue
+            try:
+                plan_with_recipe(self._plan, recipes[name], parameters=self._parameters)
+            except (ParameterError, UnreachableTargetError) as error:
+                self.left_out[name] = str(error)
+                del recipes[name]
+        if plan.purpose == "deployment" and self._spectrum is not None and self._spectrum.origin != "public":
+            self.left_out["prior"] = (
+                f"a deployment takes input variances from public data, and those of {self._task.name} are of a "
+                "training split"
+            )
+        return recipes
+
+    def grid(
+        self,
+        *,
+        rounds: Sequence[int],
+        learning_rates: Sequence[float],
+        clip_norms: Sequence[float],
+        least_influences: Sequence[float],
+        input_powers: Sequence[float] | None,
+    ) -> list[Combination]:
+        """Returns all combinations; a setting out of its range is refused here, before any training."""
+        powers = INPUT_POWERS if input_powers is None else input_powers
+        if self._spectrum is None and input_powers is None:
+            powers = (0.0,)
+        elif self._spectrum is None and any(powers):
+            raise DataError("spectrum.rows-missing", data=self._task.name, shape=self._task.features_train.shape)
+        combinations = [
+            Combination(
                 recipe=name,
                 rounds=count,
-                learning_rate=local.learning_rate,
-                noise_budget=new_plan.model_noise,
-                accuracy=float(accuracy[:, place].mean()),
-                accuracy_se=standard_error(accuracy[:, place]),
-                behind=0.0,
-                behind_se=0.0,
-                changes=sum(changed),
+                learning_rate=replace(self._training, learning_rate=rate).learning_rate,
+                clip_norm=clip_norm,
+                least_influence=least,
+                prior=prior,
+                input_power=power,
             )
-            trained.append((new_plan, tried, accuracy[:, place]))
-        if on_try is not None:
-            on_try(len(trained), len(grid) * len(recipes))
-    best = max(trained, key=lambda trial: trial[1].accuracy)[2]
-    trials = [
-        (new_plan, replace(tried, behind=float((best - values).mean()), behind_se=standard_error(best - values)))
-        for new_plan, tried, values in trained
-    ]
-    as_planned = next(trial for trial in trials if not trial[1].changes)
-    level = as_planned[1].behind <= 2 * np.nan_to_num(as_planned[1].behind_se)
-    chosen = as_planned if level else max(trials, key=lambda trial: trial[1].accuracy)
-    tries = sorted((tried for _, tried in trials), key=lambda tried: -tried.accuracy)
-    return Tuned(plan=chosen[0], best=chosen[1], tries=tuple(tries), left_out=left_out, metric=metric_of(None, task))
+            for count, rate, power in itertools.product(
+                rounds, sorted({*learning_rates, self._training.learning_rate}), sorted({0.0, *map(float, powers)})
+            )
+            for name in self._recipes
+            for clip_norm, least, prior in self._parts(name, clip_norms, least_influences)
+        ]
+        for power in {combination.input_power for combination in combinations}:
+            self.task_of(power)
+        for combination in combinations:
+            self.plan_of(combination)
+        return combinations
+
+    def _parts(
+        self, name: str, clip_norms: Sequence[float], least_influences: Sequence[float]
+    ) -> Iterator[tuple[float | str, float, bool]]:
+        """Yields clip norm, least influence and prior of a recipe."""
+        planned = self.planned
+        if name == planned.recipe == AS_PLANNED:
+            yield planned.clip_norm, planned.least_influence, planned.prior
+        elif name == "paper":
+            clips = {*map(float, clip_norms), float(self._plan.clip_norm)} if self._plan.clip_share == 1 else clip_norms
+            yield from ((clip_norm, planned.least_influence, False) for clip_norm in sorted(clips, reverse=True))
+        else:
+            of_plan = {planned.least_influence} if planned.recipe.startswith("joint") else set()
+            priors = (False, True) if name == "joint" and self._has_prior else (False,)
+            yield from itertools.product(("auto",), sorted({*map(float, least_influences), *of_plan}), priors)
+
+    @property
+    def _has_prior(self) -> bool:
+        """True if a head can be shrunk by the prior: the built-in head, with variances that the plan may read."""
+        return self._model is None and self._spectrum is not None and "prior" not in self.left_out
+
+    def inputs(self, power: float) -> ScaledInputs:
+        """Returns variances and factors of the inputs at a power of the scaling."""
+        if self._spectrum is None:
+            raise DataError("spectrum.rows-missing", data=self._task.name, shape=self._task.features_train.shape)
+        return scaled_inputs(self._spectrum, power=power)
+
+    def task_of(self, power: float) -> Task:
+        """Returns the data with scaled inputs."""
+        if power not in self._tasks:
+            self._tasks[power] = scale_inputs(self._task, self.inputs(power))
+        return self._tasks[power]
+
+    def plan_of(self, combination: Combination, *, of: Plan | None = None) -> Plan:
+        """Returns the plan of a combination with the promise of the plan that is tuned, or of another plan."""
+        if of is not None:
+            return self._make_plan(combination, of)
+        power = combination.input_power if combination.prior else 0.0  # the plan of the others names no inputs
+        key = replace(combination, learning_rate=1.0, input_power=power)
+        if key not in self._plans:
+            self._plans[key] = self._make_plan(combination, self._plan)
+        return self._plans[key]
+
+    def _make_plan(self, combination: Combination, plan: Plan) -> Plan:
+        recipe = self._recipes[combination.recipe]
+        changes: dict[str, Any] = {"clip_norm": combination.clip_norm, "least_influence": combination.least_influence}
+        if combination.prior:
+            changes |= {"shrink": SPECTRUM, "spectrum": self.inputs(combination.input_power).spectrum}
+        elif recipe.shrink == SPECTRUM:
+            changes |= {"shrink": HEADS}
+        counted = combination.prior or combination.clip_norm == "auto"
+        return plan_with_recipe(
+            plan, recipe, rounds=combination.rounds, parameters=self._parameters if counted else None, **changes
+        )
+
+    def train(
+        self, combinations: Sequence[Combination], seeds: Sequence[int]
+    ) -> Iterator[Mapping[Combination, FloatArray]]:
+        """Trains combinations under some seeds; yields the accuracy by seed."""
+        groups = train_in_groups(
+            combinations,
+            seeds,
+            alike=lambda combination: (combination.rounds, combination.learning_rate, combination.input_power),
+            plan_of=lambda combination, _: self.plan_of(combination),
+            task_of=lambda combination: self.task_of(combination.input_power),
+            training_of=lambda combination: replace(self._training, learning_rate=combination.learning_rate),
+            **({} if self._model is None else {"model": self._model, "device": self._device}),
+        )
+        for members, _, results in groups:
+            yield {combination: results.accuracy[:, place] for place, combination in enumerate(members)}
+
+    def confirm(self, best: Combination, seeds: Sequence[int]) -> Confirmation:
+        """Trains the choice and the plan as it is under seeds that chose nothing."""
+        accuracy: dict[Combination, FloatArray] = {}
+        for trained in self.train(list(dict.fromkeys((self.planned, best))), seeds):
+            accuracy |= trained
+        planned, chosen = accuracy[self.planned], accuracy[best]
+        return Confirmation(
+            seeds=tuple(seeds),
+            planned=float(planned.mean()),
+            planned_se=standard_error(planned),
+            chosen=float(chosen.mean()),
+            chosen_se=standard_error(chosen),
+            gain=float((chosen - planned).mean()),
+            gain_se=standard_error(chosen - planned),
+        )
+
+    def tries_of(self, halving: Halving[Combination]) -> dict[Combination, Try]:
+        """Returns every trained combination with its results."""
+        best = halving.final_values(halving.best())
+        tries = {}
+        for combination, values in halving.values.items():
+            shared = values[: len(best)]
+            behind = best[: len(shared)] - shared
+            tries[combination] = Try(
+                **{field.name: getattr(combination, field.name) for field in fields(Combination)},
+                noise_budget=self.plan_of(combination).model_noise,
+                seeds=len(shared),
+                accuracy=float(shared.mean()),
+                accuracy_se=standard_error(shared),
+                behind=float(behind.mean()),
+                behind_se=standard_error(behind),
+                changes=sum(
+                    ours != planned for ours, planned in zip(astuple(combination), astuple(self.planned), strict=True)
+                ),
+            )
+        return tries
 
 
 def public_task(source: str | Path, **options: Any) -> Task:
@@ -188,7 +533,7 @@ def public_task(source: str | Path, **options: Any) -> Task:
     return load_task(source, **options)
 
 
-def _check(plan: Plan, task: Task) -> int:
+def _check(plan: Plan, task: Task, model: Model | TorchModel | None) -> int:
     """Returns d, or raises for a plan that cannot be tuned or data that may not be used."""
     check_one_roster(plan.federation, "tuning")
     if task.silo is not None:
@@ -197,7 +542,7 @@ def _check(plan: Plan, task: Task) -> int:
         raise PlanError("tuning.plan-continues")
     if plan.allocation not in ALLOCATIONS:
         raise PlanError("tuning.allocation-unknown", allocation=plan.allocation)
-    d = parameters_of(None, task)
+    d = parameters_of(model, task)
     if plan.parameters not in (None, d):
         raise ParameterError("tuning.plan-parameters", planned=plan.parameters, data=task.name, parameters=d)
     return d
@@ -205,34 +550,11 @@ def _check(plan: Plan, task: Task) -> int:
 
 def _own_recipe(plan: Plan) -> str:
     """Returns the name of the plan's own recipe."""
-    mine = (plan.weights_rule, plan.clip_share < 1, plan.server, plan.shrink)
+    shrink = HEADS if plan.shrink == SPECTRUM else plan.shrink
+    mine = (plan.weights_rule, plan.clip_share < 1, plan.server, shrink)
     for name, recipe in (
         (name, recipe_for(recipe, plan.unit, one_group=plan.one_group)) for name, recipe in TRIED.items()
     ):
         if mine == (recipe.weights, recipe.clip_norm == "auto", recipe.server, recipe.shrink):
             return name
     return AS_PLANNED
-
-
-def _recipes(plan: Plan, d: int) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Returns the recipes that can keep the plan's targets, and the reasons against the others."""
-    recipes = dict(TRIED)
-    if _own_recipe(plan) == AS_PLANNED:
-        weights: Any = plan.weights_rule
-        if weights in (DECLARED, BY_SILO):
-            weights = dict(zip(plan.federation.silo_names.tolist(), plan.federation.shares.tolist(), strict=True))
-        clip: float | str = "auto" if plan.clip_share < 1 else plan.clip_norm
-        recipes[AS_PLANNED] = Recipe(weights=weights, clip_norm=clip, server=plan.server, shrink=plan.shrink)
-    left_out: dict[str, str] = {}
-    for name, recipe in TRIED.items():
-        try:
-            _replan(plan, recipe, plan.rounds, d)
-        except (ParameterError, UnreachableTargetError) as error:
-            left_out[name] = str(error)
-            del recipes[name]
-    return recipes, left_out
-
-
-def _replan(plan: Plan, recipe: Recipe, rounds: int, d: int) -> Plan:
-    """Returns a plan of the same promise with another recipe and number of rounds; an automatic clip needs d."""
-    return plan_with_recipe(plan, recipe, rounds=rounds, parameters=d if recipe.clip_norm == "auto" else None)

@@ -29,6 +29,7 @@ _TRAINING = frozenset(
         "--silo-column",
         "--person-column",
         "--ranges",
+        "--input-factors",
         "--learning-rate",
         "--steps",
         "--batch",

@@ -185,3 +185,11 @@ def whole_numbers(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",")]
     except ValueError:
         raise ParameterError("cli.whole-numbers-form", option=option, text=text) from None
+
+
+def numbers(text: str, option: str) -> list[float]:
+    """Returns the numbers of a text such as "0.1,0.3"."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ParameterError("cli.numbers-form", option=option, text=text) from None

@@ -87,6 +87,14 @@ class TrainingOptions:
             TRAINING,
         ),
     ] = None
+    input_factors: Annotated[
+        Path | None,
+        option(
+            "File of public factors of the inputs, as `fulcrum tune` writes it: every input is multiplied by its "
+            "factor. Default: none.",
+            TRAINING,
+        ),
+    ] = None
     learning_rate: Annotated[
         float | None,
         option(
@@ -111,7 +119,7 @@ class TrainingOptions:
 
     @property
     def data_options(self) -> dict[str, Any]:
-        """Returns the keyword arguments of `load_task`."""
+        """Returns the keyword arguments of `read_data`."""
         return {
             "data_dir": self.data_dir,
             "components": self.components,
@@ -120,7 +128,11 @@ class TrainingOptions:
             "targets": self.targets,
             "person": self.person_column,
             "ranges": self.ranges,
-        } | ({} if self.metric is None else {"metric": self.metric})
+        } | {
+            name: value
+            for name, value in (("metric", self.metric), ("input_factors", self.input_factors))
+            if value is not None
+        }
 
     @property
     def training(self) -> LocalTraining:

@@ -115,10 +115,19 @@ def other_weights(plan: Plan) -> OtherWeights | None:
     )
 
 
-def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, parameters: int | None = None) -> Plan:
+def plan_with_recipe(
+    plan: Plan, recipe: Recipe, *, rounds: int | None = None, parameters: int | None = None, **changes: Any
+) -> Plan:
     """Returns the plan of the same promise with another recipe, and other rounds or parameters if given.
 
     The target that a budget buys is found again. A clip of 1 in the recipe keeps the plan's own clip norm.
+
+    Args:
+        plan: The plan with the promise.
+        recipe: The other recipe.
+        rounds: T; the plan's by default.
+        parameters: d; the plan's by default.
+        **changes: Fields of `Execution` that differ from the recipe.
     """
     target = replace(plan.target, rounds=plan.rounds if rounds is None else rounds)
     if target.budget is not None:
@@ -128,7 +137,7 @@ def plan_with_recipe(plan: Plan, recipe: Recipe, *, rounds: int | None = None, p
     past: dict[str, Any] = {"spent": plan.target.spent, "moved": plan.moved}
     if plan.is_research:  # in deployment the lattice's part of delta is found again
         past["reserve"] = plan.target.reserve
-    return variant(plan, target=target, past=Past(**past), **parts_of(recipe, plan))
+    return variant(plan, target=target, past=Past(**past), **(parts_of(recipe, plan) | changes))
 
 
 def parts_of(recipe: Recipe, plan: Plan) -> dict[str, Any]:

@@ -14,21 +14,30 @@ import numpy as np
 
 from fulcrum.core.topology import Topology
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line, listing
+from fulcrum.simulation.data.input_scaling import read_inputs, scale_inputs
 from fulcrum.simulation.data.real_federations import is_real_federation, real_task
 from fulcrum.simulation.data.sources.data_records import TEST_SHARE, choose_test_persons, choose_test_records, word_of
 from fulcrum.simulation.data.sources.record_columns import csv_columns, parquet_columns
 from fulcrum.simulation.data.tasks import TARGETS, Task, in_order, load_task
 
 
-def read_data(data: Any, federation: Topology | None = None, **options: Any) -> Task:
+def read_data(
+    data: Any, federation: Topology | None = None, *, input_factors: str | Path | None = None, **options: Any
+) -> Task:
     """Returns the task of any data that `train` takes.
 
     Args:
         data: A `Task`, a dataset with items and a length, a name of `real_federations.REAL`, or a source for
             `load_task`.
         federation: The federation of the plan: its silo names tell a silo column from a wrong feature column.
+        input_factors: A file of `input_scaling.save_inputs`, whose factors then multiply the inputs.
         **options: Options of `load_task` or `dataset_task`.
     """
+    task = _read(data, federation, options)
+    return task if input_factors is None else scale_inputs(task, read_inputs(input_factors))
+
+
+def _read(data: Any, federation: Topology | None, options: Mapping[str, Any]) -> Task:
     if isinstance(data, Task):
         data.check_finite()
         return data

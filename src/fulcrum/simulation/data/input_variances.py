@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.errors import DataError
 from fulcrum.npz import read_npz
+from fulcrum.simulation.data.input_scaling import read_inputs
 from fulcrum.simulation.data.sources.record_columns import csv_columns, parquet_columns
 from fulcrum.simulation.data.tasks import BUILT_IN, Task, load_task, number_columns
 
@@ -35,14 +37,17 @@ def public_spectrum(source: str | Path, *, embedding: bool = False) -> Spectrum:
     Args:
         source: An .npz file with the array X_train or X, a row for each record and a column for each input, scaled as
             the model sees the inputs; or a CSV or Parquet file with a column for each input (the columns label, silo
-            and split are ignored). Or the name of built-in data, whose training split then gives the variances, for
-            research plans alone.
+            and split are ignored); or the file of variances that `fulcrum tune` writes. Or the name of built-in data,
+            whose training split then gives the variances, for research plans alone.
         embedding: True if the inputs are the output of a frozen public network.
     """
     name = str(source)
     if name in BUILT_IN:
         return spectrum_of_task(load_task(name))
     path = Path(name)
+    if path.suffix.lower() == ".json":
+        inputs = read_inputs(path).spectrum
+        return structs.replace(inputs, embedding=embedding or inputs.embedding)
     try:
         rows = _rows(path)
     except OSError as error:

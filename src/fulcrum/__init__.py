@@ -136,6 +136,9 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.training_runs import train as train
     from fulcrum.simulation.trials import TrainedComparison as TrainedComparison
     from fulcrum.simulation.trials import compare_trained as compare_trained
+    from fulcrum.simulation.tuned_rows import ComparedSettings as ComparedSettings
+    from fulcrum.simulation.tuned_rows import RowUnderSettings as RowUnderSettings
+    from fulcrum.simulation.tuned_rows import compare_settings as compare_settings
     from fulcrum.simulation.tuning import Try as Try
     from fulcrum.simulation.tuning import Tuned as Tuned
     from fulcrum.simulation.tuning import tune as tune
@@ -152,6 +155,7 @@ _MODULES = {
     "Allowance": "core.store.ledger_entries",
     "Assumptions": "core.store.ledger_entries",
     "Check": "checks",
+    "ComparedSettings": "simulation.tuned_rows",
     "Comparison": "planning.comparisons.comparison",
     "Comparisons": "planning.comparisons.comparison",
     "Cost": "core.store.ledger_entries",
@@ -200,6 +204,7 @@ _MODULES = {
     "Requirement": "planning.theory.allocation",
     "RoundDiagnostics": "rules.server_rule",
     "RoundSums": "rules.server_rule",
+    "RowUnderSettings": "simulation.tuned_rows",
     "ScaledInputs": "simulation.data.input_scaling",
     "Schedule": "planning.theory.schedule_program",
     "ScheduleNoise": "planning.theory.schedule_program",
@@ -231,6 +236,7 @@ _MODULES = {
     "certified_gap": "planning.theory.schedule_program",
     "check_signature": "planning.files.plan_issue",
     "compare": "planning.comparisons.comparison",
+    "compare_settings": "simulation.tuned_rows",
     "compare_trained": "simulation.trials",
     "dataset_task": "simulation.data.datasets",
     "design": "planning.regions.region_design",

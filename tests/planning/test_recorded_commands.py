@@ -4,9 +4,10 @@ import dataclasses
 
 import pytest
 
+from fulcrum.cli.plan_commands.compare_settings import SettingsOptions
 from fulcrum.cli.run_commands.deployments import SiteOptions
 from fulcrum.cli.shared_options.model_options import ModelOptions
-from fulcrum.cli.shared_options.target_options import TargetOptions
+from fulcrum.cli.shared_options.target_options import ComparedTargetOptions
 from fulcrum.cli.shared_options.training_options import TrainingOptions
 from fulcrum.words.recorded_commands import _FLAGS, _OPTIONS, recorded_command
 
@@ -66,14 +67,16 @@ def test_a_plain_command_that_fulcrum_writes_is_shown(command):
 def test_every_option_that_a_recorded_command_may_have_is_shown_or_left_out_on_purpose():
     written = {
         "audit": (TrainingOptions,),
-        "compare": (TargetOptions, TrainingOptions, ModelOptions),
+        "compare": (ComparedTargetOptions, SettingsOptions, TrainingOptions, ModelOptions),
         "simulate": (SiteOptions, TrainingOptions),
         "train": (TrainingOptions, ModelOptions),
         "up": (SiteOptions, TrainingOptions),
     }
-    code = {"--model", "--trained", "--train", "--settings", "--shrink", "--embedding"}
+    code = {"--model", "--trained", "--train", "--settings"}
+    flags = {"--shrink", "--embedding", "--tuned"}
     for verb, groups in written.items():
         names = {f"--{field.name.replace('_', '-')}" for group in groups for field in dataclasses.fields(group)}
-        assert names - code <= _OPTIONS[verb]
-        assert not _OPTIONS[verb] & code
+        assert names - code - flags <= _OPTIONS[verb]
+        assert not _OPTIONS[verb] & (code | flags)
     assert list(_FLAGS) == ["compare"]
+    assert flags <= _FLAGS["compare"]

@@ -6,7 +6,10 @@ from error_codes import coded
 
 import fulcrum
 from fulcrum.cli.command_line import run
+from fulcrum.cli.run_commands.deployments import _options
+from fulcrum.cli.shared_options.training_options import TrainingOptions
 from fulcrum.core.plan.plan_file import Spectrum
+from fulcrum.engines import built_in_training
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.input_scaling import read_inputs, save_inputs, scale_inputs, scaled_inputs
@@ -69,6 +72,15 @@ def test_the_file_gives_the_factors_to_training_and_the_variances_to_a_plan(task
         "mild", rounds=2, epsilon=3.0, recipe="joint", parameters=34, purpose="deployment", public=spectrum
     )
     assert all(check.holds for check in fulcrum.verify(made.content()))
+
+
+def test_sites_of_a_deployment_multiply_their_inputs_by_the_factors(task, tmp_path):
+    inputs = scaled_inputs(spectrum_of_task(task), power=1.0)
+    save_inputs(inputs, tmp_path / "inputs.json")
+    options = _options(TrainingOptions(data="digits", input_factors=tmp_path / "inputs.json"))
+    assert (
+        built_in_training._task(options).features_train.tolist() == scale_inputs(task, inputs).features_train.tolist()
+    )
 
 
 def test_variances_of_a_training_split_stay_that_in_a_file_and_in_a_plan(task, tmp_path):

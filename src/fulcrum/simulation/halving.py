@@ -61,7 +61,7 @@ class Halving(Generic[Candidate]):
     def best(self, candidates: Iterable[Candidate] | None = None) -> Candidate:
         """Returns the finalist with the highest mean, of some candidates or of all; the first of equals."""
         among = self.finalists if candidates is None else candidates
-        return max(among, key=lambda candidate: float(self.final_values(candidate).mean()))
+        return max(among, key=lambda candidate: _mean_value(self.final_values(candidate)))
 
 
 def stage_seeds(seeds: int) -> list[int]:
@@ -133,9 +133,15 @@ def _best_of_groups(
 ) -> list[Candidate]:
     """Returns the best third of every group, in order of the mean value."""
     by_group: dict[Any, list[Candidate]] = {}
-    for candidate in sorted(candidates, key=lambda candidate: -float(values[candidate].mean())):
+    for candidate in sorted(candidates, key=lambda candidate: -_mean_value(values[candidate])):
         by_group.setdefault(group_of(candidate), []).append(candidate)
     return [candidate for group in by_group.values() for candidate in group[: _count_kept(len(group))]]
+
+
+def _mean_value(values: FloatArray) -> float:
+    """Returns the mean; a candidate without a metric under some seed comes last."""
+    mean = float(values.mean())
+    return -math.inf if math.isnan(mean) else mean
 
 
 def _count_kept(count: int) -> int:

@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,28 +130,19 @@ def compare_trained(
         data_options: Further arguments of `load_task`.
         **target: The targets of every row, as in `plan`; `parameters` are the model's by default.
     """
-    check_known("size law", size_law, SIZE_LAWS)
-    if target.get("seed", 0) != 0:
-        raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
-    federation = read_federation(federation)
-    check_one_roster(federation, "a comparison")
-    task, user_model = with_metric(read_data(data, federation, **(data_options or {})), metric), model_of(model)
-    if task.silo is not None and size_law != "declared":
-        raise ParameterError("comparison.sizes-named", data=task.name)
-    seed_list = seeds_of(seeds)
-    aggregation = target.get("aggregation", "trusted")
-    target["epsilon"] = with_observer_name(federation, target.get("epsilon"), aggregation, stacklevel=3)
-    rows = comparison_on_task(task, federation, allocation, target, user_model)
-    plans = [
-        [
-            row_plan_on_task(sized_federation, task, name, row, target | {"seed": seed}, user_model)
-            for name, row in rows.rows.items()
-        ]
-        for seed, sized_federation in (
-            (seed, sized_by_data(draw_sizes(federation, size_law, seed), task, rows.unit, seed=seed, records=records))
-            for seed in seed_list
-        )
-    ]
+    compared = rows_on_task(
+        federation,
+        data,
+        model=model,
+        records=records,
+        metric=metric,
+        size_law=size_law,
+        allocation=allocation,
+        data_options=data_options,
+        target=target,
+    )
+    task, user_model, rows, seed_list = compared.task, compared.model, compared.rows, seeds_of(seeds)
+    plans = [[compared.plan(name, seed) for name in rows.rows] for seed in seed_list]
     results = train_variants(
         plans,
         task,
@@ -168,7 +159,7 @@ def compare_trained(
     metric_name = metric_of(user_model, task)
     baseline = results.accuracy[:, list(rows.rows).index(rows.baseline)]
     trained = [
-        _row(
+        trained_row(
             [comparison_row(seed_plans[variant], name) for seed_plans in plans],
             accuracy=results.accuracy[:, variant],
             gain=results.accuracy[:, variant] - baseline,
@@ -180,7 +171,7 @@ def compare_trained(
     ]
     if rows.unit.is_within_silo:
         trained.append(
-            _row(
+            trained_row(
                 [row_without_privacy()],
                 accuracy=results.reference,
                 gain=results.reference - baseline,
@@ -190,6 +181,85 @@ def compare_trained(
             )
         )
     return Comparisons(trained)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsOnTask:
+    """The rows of a comparison on data, and their plans.
+
+    Attributes:
+        federation: The declared federation.
+        task: The data.
+        model: A user's own model; None for the softmax head.
+        records: Mean records a silo, if requested.
+        size_law: A name of `SIZE_LAWS`.
+        target: The targets of every row, as in `plan`.
+        rows: The rows.
+    """
+
+    federation: Topology
+    task: Task
+    model: Model | TorchModel | None
+    records: float | None
+    size_law: str
+    target: Mapping[str, Any]
+    rows: ComparedPlans
+    _sized: dict[int, Topology] = field(default_factory=dict, compare=False)
+
+    def plan(self, name: str, seed: int, *, rounds: int | None = None, clip_norm: float | None = None) -> Plan:
+        """Returns the plan of a row under a seed.
+
+        Args:
+            name: The name of the row.
+            seed: The seed, which draws sizes and deals misallocated noise.
+            rounds: T; the target's by default.
+            clip_norm: C; the row's own by default.
+        """
+        target = dict(self.target) | {"seed": seed} | ({} if rounds is None else {"rounds": rounds})
+        row = dict(self.rows.rows[name]) | ({} if clip_norm is None else {"clip_norm": clip_norm})
+        return row_plan_on_task(self._federation_of(seed), self.task, name, row, target, self.model)
+
+    def _federation_of(self, seed: int) -> Topology:
+        """Returns the federation of a seed."""
+        if seed not in self._sized:
+            drawn = draw_sizes(self.federation, self.size_law, seed)
+            self._sized[seed] = sized_by_data(drawn, self.task, self.rows.unit, seed=seed, records=self.records)
+        return self._sized[seed]
+
+
+def rows_on_task(
+    federation: Any,
+    data: Any,
+    *,
+    model: Any,
+    records: float | None,
+    metric: str | None,
+    size_law: str,
+    allocation: str | AllocationRule | None,
+    data_options: Mapping[str, Any] | None,
+    target: Mapping[str, Any],
+) -> RowsOnTask:
+    """Returns the rows of `compare_trained`, from the arguments of `compare_trained`."""
+    check_known("size law", size_law, SIZE_LAWS)
+    if target.get("seed", 0) != 0:
+        raise ParameterError("comparison.seed-unneeded", seed=target["seed"])
+    topology = read_federation(federation)
+    check_one_roster(topology, "a comparison")
+    task, user_model = with_metric(read_data(data, topology, **(data_options or {})), metric), model_of(model)
+    if task.silo is not None and size_law != "declared":
+        raise ParameterError("comparison.sizes-named", data=task.name)
+    aggregation = target.get("aggregation", "trusted")
+    named = with_observer_name(topology, target.get("epsilon"), aggregation, stacklevel=4)
+    target = dict(target) | {"epsilon": named}
+    return RowsOnTask(
+        federation=topology,
+        task=task,
+        model=user_model,
+        records=records,
+        size_law=size_law,
+        target=target,
+        rows=comparison_on_task(task, topology, allocation, target, user_model),
+    )
 
 
 def comparison_on_task(
@@ -290,7 +360,7 @@ def draw_sizes(federation: Topology, size_law: str, seed: int) -> Topology:
     return lognormal_sizes(federation, seed=seed) if size_law == "lognormal" else federation
 
 
-def _row(
+def trained_row(
     parts: Sequence[Comparison],
     *,
     accuracy: FloatArray,

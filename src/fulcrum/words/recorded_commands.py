@@ -83,7 +83,9 @@ _SUBJECTS: Mapping[str, frozenset[str]] = {
 
 _OPTIONS: Mapping[str, frozenset[str]] = {
     "audit": _TRAINING | {"--run", "--engine", "--silo", "--trials", "--shadows", "--confidence", "--seed"},
-    "compare": _TARGET | _TRAINING | {"--size-law", "--device", "--seeds"},
+    "compare": _TARGET
+    | _TRAINING
+    | {"--size-law", "--device", "--seeds", "--clip-norms", "--learning-rates", "--choosing-data", "--choosing-seeds"},
     "follow": frozenset(),
     "simulate": _SITES | _TRAINING,
     "train": _TRAINING | {"--device", "--seeds"},
@@ -93,7 +95,7 @@ _OPTIONS: Mapping[str, frozenset[str]] = {
 author, and --mlflow and --tensorboard, which send results elsewhere."""
 
 _FLAGS: Mapping[str, frozenset[str]] = {
-    "compare": frozenset({"--train", "--shrink", "--no-shrink", "--embedding", "--conflict"})
+    "compare": frozenset({"--train", "--shrink", "--no-shrink", "--embedding", "--conflict", "--tuned"})
 }
 """By verb, the options without a value."""
 

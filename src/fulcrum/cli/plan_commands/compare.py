@@ -2,11 +2,18 @@
 
 from collections.abc import Container, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
+from rich.console import RenderableType
 
 from fulcrum.cli.plan_commands.compare_real import SPLITS, compare_real
+from fulcrum.cli.plan_commands.compare_settings import (
+    SettingsOptions,
+    settings_table,
+    train_under_settings,
+    words_on_settings,
+)
 from fulcrum.cli.shared_options.federations import (
     ColumnOption,
     NameOption,
@@ -24,7 +31,7 @@ from fulcrum.cli.shared_options.options import (
     option,
     words_of,
 )
-from fulcrum.cli.shared_options.target_options import TargetOptions
+from fulcrum.cli.shared_options.target_options import ComparedTargetOptions
 from fulcrum.cli.shared_options.training_options import TrainingOptions, count_of_seeds
 from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.errors import ParameterError, listing
@@ -43,6 +50,7 @@ from fulcrum.simulation.data.real_federations import REAL
 from fulcrum.simulation.model_engines import metric_of
 from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
 from fulcrum.simulation.trials import (
+    TrainedComparison,
     compare_trained,
     comparison_on_task,
     default_spectrum,
@@ -68,7 +76,7 @@ def compare_command(
     column: ColumnOption = (),
     thousands: ThousandsOption = None,
     name: NameOption = None,
-    target: TargetOptions,
+    target: ComparedTargetOptions,
     train: Annotated[
         bool,
         Parameter(help="Train every allocation too, all on the same batches and noise draws.", group=TRAINING),
@@ -104,6 +112,7 @@ def compare_command(
             group=TRAINING,
         ),
     ] = False,
+    sweep: SettingsOptions | None = None,
     learning: TrainingOptions | None = None,
     own: ModelOptions | None = None,
     device: DeviceOption = None,
@@ -111,17 +120,21 @@ def compare_command(
     style: FormatOption = "table",
 ) -> int:
     """Compare every allocation at the same target, and train all of them with --train."""
+    counts = target.counts()
+    is_sweep = sweep is not None or len(counts) > 1
     if train and federation in REAL and (learning is None or learning.data in (None, federation)):
         others = (learning and replace(learning, data=None, data_dir=None)) or TrainingOptions()
-        if others != TrainingOptions() or not all(choice is None for choice in (own, device, seeds, size_law)):
+        if others != TrainingOptions() or is_sweep or not all(c is None for c in (own, device, seeds, size_law)):
             raise ParameterError("cli.real-training-unneeded", name=federation)
         for word, chosen in {"conflict": conflict, "column": column, "thousands": thousands, "name": name}.items():
             if chosen:
                 raise ParameterError("cli.real-option-unneeded", option=f"--{word}", name=federation)
         folder = None if learning is None else learning.data_dir
+        single: Any = replace(target)  # of the base class, whose rounds are a number
+        single.rounds = counts[0]
         return compare_real(
             federation,
-            target,
+            single,
             folder=folder,
             splits=SPLITS if splits is None else splits,
             check_counts=check_counts,
@@ -134,14 +147,17 @@ def compare_command(
     topology = federation_argument(federation, column, thousands, name).federation
     arguments = target.arguments(topology)
     rows: Sequence[Comparison]
+    trained: Sequence[TrainedComparison]
     result: list[tuple[bool, str]] = []
     remarks_on_data: Sequence[str] = ()
     if not train and (
-        conflict or not all(choice is None for choice in (learning, own, device, seeds, size_law, output))
+        conflict or is_sweep or not all(choice is None for choice in (learning, own, device, seeds, size_law, output))
     ):
         raise ParameterError("cli.compare-needs-train")
     learning, seeds, size_law = learning or TrainingOptions(), 10 if seeds is None else seeds, size_law or "declared"
     unit, metric = SILO_UNIT, "accuracy"
+    settings_words: list[str] = []
+    settings_tables: list[RenderableType] = []
     if train:
         learning = replace(learning, data=learning.source)
         task = read_data(learning.source, topology, **learning.data_options)
@@ -152,23 +168,37 @@ def compare_command(
         if output is not None:
             run_folder(output)
         metric = metric_of(model, task)
-        with progress("Training every allocation", target.rounds, metric=metric) as advance, prints_to_stderr():
-            rows = trained = compare_trained(
-                topology,
-                task,
-                seeds=seeds,
-                training=training,
-                model=model,
-                device=device,
-                records=learning.records,
-                size_law=size_law,
-                allocation=target.allocation,
-                conflict=conflict,
-                on_round=advance,
-                on_part=advance.within,
-                on_note=tell_at_once,
-                **arguments,
-            )
+        how: dict[str, Any] = {
+            "seeds": seeds,
+            "training": training,
+            "model": model,
+            "device": device,
+            "records": learning.records,
+            "size_law": size_law,
+            "allocation": target.allocation,
+            "conflict": conflict,
+        }
+        if is_sweep:
+            chosen = (sweep or SettingsOptions()).arguments()
+            with prints_to_stderr():
+                compared = train_under_settings(
+                    topology,
+                    task,
+                    **chosen | how | arguments | {"rounds": counts, "data_options": learning.data_options},
+                )
+            rows = trained = compared.rows
+            settings_words, settings_tables = words_on_settings(compared), [settings_table(compared.rows)]
+        else:
+            with progress("Training every allocation", counts[0], metric=metric) as advance, prints_to_stderr():
+                rows = trained = compare_trained(
+                    topology,
+                    task,
+                    on_round=advance,
+                    on_part=advance.within,
+                    on_note=tell_at_once,
+                    **how,
+                    **arguments,
+                )
         result = [(False, training_sentence(trained))]
         first = sized_by_data(draw_sizes(topology, size_law, 0), task, unit, records=learning.records)
         if unit.is_within_silo:
@@ -186,8 +216,9 @@ def compare_command(
             who = federation if federation in PROFILES else "FEDERATION"
             law = "" if size_law == "declared" else f"--size-law {size_law} "
             law += "--conflict " if conflict else ""
-            how = f"{words_of(learning, 'data')} {model_words(own, device)}--seeds {seeds}"
-            command = f"fulcrum compare {who} {words_of(target)} --train {law}{how} -o run"
+            law += "" if sweep is None or not words_of(sweep) else f"{words_of(sweep)} "
+            local = f"{words_of(learning, 'data')} {model_words(own, device)}--seeds {seeds}"
+            command = f"fulcrum compare {who} {words_of(target)} --train {law}{local} -o run"
             save_comparison(
                 rows,
                 output,
@@ -209,7 +240,8 @@ def compare_command(
     remarks_on_data = [*remarks_on_data, *(f"{name} is left out: {why}" for name, why in side_by_side.left_out.items())]
     if target.injection == "silo":  # an aggregator's noise is known to no silo, so no coalition takes it away
         note_on_coalitions(topology, colluders=target.colluders, dropouts=target.dropouts)
-    terms = f"{target.rounds} rounds, delta {target.delta:g}, {target.accountant or 'exact'}"
+    rounds_words = f"{' or '.join(map(str, counts))} rounds"
+    terms = f"{rounds_words}, delta {target.delta:g}, {target.accountant or 'exact'}"
     heading = f"{topology.name}: {len(topology):,} silos, {terms}"
     if unit.is_within_silo:
         heading += f"; {unit.relation}"
@@ -260,7 +292,8 @@ def compare_command(
         ),
     ]
     records = [asdict(row) for row in rows]
-    lines = [*((False, note) for note in remarks_on_data), *result]
+    tables += settings_tables
+    lines = [*((False, note) for note in (*remarks_on_data, *settings_words)), *result]
     picture = [*tables, remarks(lines)] if lines else tables
     show(Result(data=records, rows=records, picture=picture), style)
     return 0

@@ -111,6 +111,8 @@ def _options(training: TrainingOptions) -> dict[str, Any]:
     """Returns the data and all options of the built-in training with a value other than the default."""
     choices = vars(training) | {"silo": training.silo_column, "person": training.person_column}
     choices = {name: value for name, value in choices.items() if name not in ("silo_column", "person_column")}
+    if training.input_factors is not None:  # sites run in folders of their own
+        choices["input_factors"] = training.input_factors.absolute()
     usual = vars(TrainingOptions()) | {"silo": None, "person": None}
     chosen = {name: value for name, value in choices.items() if value != usual.get(name)}
     return {"data": training.source} | {

@@ -3,12 +3,19 @@
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import field, make_dataclass
+from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from fulcrum.cli.shared_options.options import TARGET, look_here_for, option, setting, word_or_number
+from fulcrum.cli.shared_options.options import (
+    TARGET,
+    look_here_for,
+    option,
+    setting,
+    whole_numbers,
+    word_or_number,
+)
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.topology import SILO, Topology
 from fulcrum.errors import ParameterError
@@ -77,6 +84,34 @@ class TargetOptions(make_dataclass("_Declared", _options(), kw_only=True)):  # t
             "public": _spectrum(self.public, embedding=self.embedding),
         }
         return settings | chosen
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ComparedTargetOptions(TargetOptions):
+    """The options of a target for a comparison, which may sweep the number of rounds."""
+
+    rounds: Annotated[
+        str,
+        option(
+            f"{declared_settings()['rounds'].help} With --train, several numbers separated by commas: a sweep, or the "
+            "choice of --tuned.",
+            TARGET,
+        ),
+    ]
+
+    def counts(self) -> list[int]:
+        """Returns the numbers of rounds."""
+        if "," in self.rounds:
+            return whole_numbers(self.rounds, "--rounds")
+        try:
+            return [int(self.rounds)]
+        except ValueError:
+            raise ParameterError("cli.number-not-whole", option="--rounds", text=self.rounds) from None
+
+    def arguments(self, federation: Topology) -> dict[str, Any]:
+        """Returns the keyword arguments of `fulcrum.plan` with the largest number of rounds."""
+        return super().arguments(federation) | {"rounds": max(self.counts())}
 
 
 def _by_name(text: str, option: str, default: str) -> dict[str, float]:

@@ -102,8 +102,11 @@ def training_sentence(rows: Sequence[TrainedComparison]) -> str:
     wording = {
         EACH_SILO: "silos with noise of their own get {} right",
         "uniform": "one multiplier for all gets {} right",
+        "uniform, tuned": "tuned {}",
         "optimal": "the paper's optimum {}",
+        "optimal, tuned": "tuned {}",
         "joint": "noise, weights and server chosen together {}",
+        "joint, tuned": "tuned {}",
         ONE_GROUP: "one masked sum {}",
     }
     if metric != "accuracy":

@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.simulation import halving, tuning
 from fulcrum.simulation.data.partition import target_shares
-from fulcrum.simulation.data.tasks import DATA_VARIABLE
+from fulcrum.simulation.data.tasks import DATA_VARIABLE, load_task
+from fulcrum.simulation.embedded.batched_engine import LocalTraining
 
 PAPER = Path(__file__).parents[2] / "paper"
 
@@ -553,22 +555,42 @@ def in_three_digits(epsilon):
 
 @pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")
 def test_the_first_table_of_the_readme_is_what_training_gives():
-    rows = fulcrum.compare_trained("severe", "agnews", seeds=10, rounds=10, epsilon=0.99)
+    rows = fulcrum.compare_trained("severe", "agnews", seeds=40, rounds=10, epsilon=0.99)
     found = {row.allocation: row for row in rows}
     readme = (PAPER.parent / "README.md").read_text("utf-8")
-    told = [[cell.strip(" *") for cell in line.split("|")[2:4]] for line in readme.splitlines() if line.startswith("|")]
+    told = [[cell.strip(" *") for cell in line.split("|")[2:5]] for line in readme.splitlines() if line.startswith("|")]
     shown = [
-        [f"{100 * found[name].accuracy:.0f}", in_three_digits(found[name].epsilon_inside_worst)]
+        [
+            f"{100 * found[name].accuracy:.1f} ± {100 * found[name].accuracy_se:.1f}",
+            in_three_digits(found[name].epsilon_inside_worst),
+        ]
         for name in ("uniform", "optimal", "joint")
     ]
-    assert told[2:6] == [*shown, [f"{100 * rows[0].reference:.0f}", "no bound"]]
+    assert [[planned, inside] for planned, _, inside in told[2:6]] == [
+        *shown,
+        [f"{100 * rows[0].reference:.1f}", "no bound"],
+    ]
     assert all(row.epsilon_above_worst <= 0.99 for row in rows)
+    for (_, tuned, _), (row, rounds, rate, clip_norm) in zip(told[2:4], tuned_settings("AG News, equal"), strict=False):
+        made = fulcrum.plan("severe", rounds=rounds, epsilon=0.99, allocation=row, clip_norm=clip_norm)
+        trained = fulcrum.train(made, "agnews", seeds=40, training=LocalTraining(learning_rate=rate))
+        last = trained.accuracy[:, -1]
+        assert tuned == f"{100 * last.mean():.1f} ± {100 * last.std(ddof=1) / math.sqrt(40):.1f}"
+
+
+def tuned_settings(table):
+    """Returns allocation, rounds, rate and clip norm of the tuned rows that a table of the page has, the first two."""
+    page = (PAPER.parent / "docs" / "experiments.md").read_text("utf-8")
+    lines = page[page.index(f"| {table}") :].splitlines()[2:4]
+    for line, allocation in zip(lines, ("uniform", "optimal"), strict=True):
+        rounds, rate, clip_norm = line.split("|")[4].split(", ")
+        yield allocation, int(rounds), float(rate), float(clip_norm)
 
 
 @pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")
-def test_the_tuned_optimum_of_the_readme_is_what_the_script_finds(tmp_path, monkeypatch):
+def test_the_tuned_optimum_of_the_pages_is_what_the_script_finds(tmp_path, monkeypatch):
     script = load("fair_baselines")
-    monkeypatch.setattr(script, "WEIGHTS", {"sizes": "optimum"})  # the readme says nothing of the other weights
+    monkeypatch.setattr(script, "WEIGHTS", {"sizes": "optimum"})  # the pages say little of the other weights
     # Fewer seeds than the script's 20 and 100, to be quick.
     monkeypatch.setattr(script, "CHOOSING_SEEDS", range(1000, 1005))
     asked = study(tmp_path / "results.csv", seeds=40)
@@ -579,7 +601,8 @@ def test_the_tuned_optimum_of_the_readme_is_what_the_script_finds(tmp_path, monk
         return abs(unit * row.ours - float(figure)) < 2 * unit * row.error
 
     readme = " ".join((PAPER.parent / "README.md").read_text("utf-8").split())
-    tuned, once = re.search(r"the paper's optimum gets (\d+)\. With one round .*? gets (\d+)\.", readme).groups()
+    page = " ".join((PAPER.parent / "docs" / "experiments.md").read_text("utf-8").split())
+    tuned, once = re.search(r"paper's optimum gets (\d+) on AG News, and (\d+) with one round", page).groups()
     assert agrees(tuned, rows[f"{equal.name}, optimum, tuned"], 100)
     assert agrees(once, rows[f"{equal.name}, optimum, one round"], 100)
     assert not agrees(81, rows[f"{equal.name}, optimum, tuned"], 100)  # the optimum at clip norm 1
@@ -587,6 +610,52 @@ def test_the_tuned_optimum_of_the_readme_is_what_the_script_finds(tmp_path, monk
     (lead,) = re.search(r"a tuned `optimal` is ([\d.]+) ± [\d.]+ points behind `joint` on the digits", readme).groups()
     assert agrees(lead, rows[f"{digits.name}, joint over optimum, tuned"], 1)
     assert not agrees(5.8, rows[f"{digits.name}, joint over optimum, tuned"], 1)  # the lead over the optimum untuned
+
+
+def test_public_records_of_scaled_inputs_are_no_records_that_are_reported():
+    script = load("scaled_inputs")
+    task = load_task("digits")
+    public, ours = script.split_test_records(task)
+
+    def records(features):
+        return {row.tobytes() for row in features}
+
+    seen = records(public.features_train) | records(public.features_test)
+    assert not seen & records(ours.features_test)
+    assert seen | records(ours.features_test) == records(task.features_test)
+    assert not records(public.features_train) & records(public.features_test)
+    assert ours.features_train is task.features_train
+
+
+def test_scaled_inputs_are_chosen_on_public_records_and_reported_on_others(tmp_path, monkeypatch, capsys):
+    script = load("scaled_inputs")
+    monkeypatch.setattr(script, "CHOOSING", range(1000, 1002))
+    monkeypatch.setattr(script, "CASES", script.CASES[:1])
+    monkeypatch.setattr(script, "FEDERATION", "consortium")  # the digits have few records
+    monkeypatch.setattr(script, "PUBLIC_SHARE", 0.9)
+    monkeypatch.setattr(tuning, "INPUT_POWERS", (0.0, 2.0))
+    monkeypatch.setattr(tuning, "LEARNING_RATES", (0.3,))
+    trained = []
+
+    def watched(plans_by_seed, task, *, seeds, **settings):
+        trained.append((task.name, min(seeds), max(seeds)))
+        return train_variants(plans_by_seed, task, seeds=seeds, **settings)
+
+    train_variants = script.train_variants
+    monkeypatch.setattr(script, "train_variants", watched)
+    monkeypatch.setattr(halving, "train_variants", watched)
+    asked = study(tmp_path / "results.csv")
+    rows = {row.quantity: row.ours for row in script.rows(asked)}
+    assert {part for part in trained if part[0] == "digits"} == {("digits", 7000, 7001)}
+    chose = {part[1:] for part in trained if part[0] == "digits-public"}
+    assert chose == {(1000, 1001), (0, 1)}  # the search, and its confirmation
+    name = "digits, severe, epsilon 0.3"
+    gain = 100 * (rows[f"{name}, tuned on public records"] - rows[f"{name}, as planned"])
+    assert rows[f"{name}, points gained"] == pytest.approx(gain)
+    assert rows[f"{name}, least influence"] == 0.5
+    assert rows[f"{name}, power of the scaling"] in (0, 2)
+    assert script.main(["--data", "digits", "--seeds", "2", "--results", str(tmp_path / "results.csv")]) == 0
+    assert "Tuned on public records" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason="needs the feature files")

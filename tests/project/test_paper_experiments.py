@@ -581,7 +581,7 @@ def test_the_first_table_of_the_readme_is_what_training_gives():
 def tuned_settings(table):
     """Returns allocation, rounds, rate and clip norm of the tuned rows that a table of the page has, the first two."""
     page = (PAPER.parent / "docs" / "experiments.md").read_text("utf-8")
-    lines = page[page.index(f"| {table}") :].splitlines()[2:4]
+    lines = page[page.index(f"\n| {table}, epsilon") + 1 :].splitlines()[2:4]
     for line, allocation in zip(lines, ("uniform", "optimal"), strict=True):
         rounds, rate, clip_norm = line.split("|")[4].split(", ")
         yield allocation, int(rounds), float(rate), float(clip_norm)

@@ -217,7 +217,7 @@ def test_changed_releases_are_not_summed(world, region, path, change):
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.executescript(change)
     with world.open(path, layout=None) as again:
-        assert "is not the accepted release" in refusal(again.close_round, 1, kind=StorageError)
+        assert "is not the accepted one" in refusal(again.close_round, 1, kind=StorageError)
 
 
 def test_a_changed_sum_is_not_sent(world, region, path):

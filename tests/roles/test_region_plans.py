@@ -12,14 +12,6 @@ from fulcrum.errors import ExchangeError
 
 
 def test_plans_that_this_aggregator_does_not_run_are_refused(world, path):
-    nested = fulcrum.plan(
-        fulcrum.Federation.from_sizes(SIZES, outer={"country": {"france": ["north", "south"]}}),
-        rounds=2,
-        epsilon=1.0,
-        keys=world.keys,
-    )
-    with pytest.raises(ExchangeError, check=coded("plan.form-unsupported")):
-        world.open(path, nested)
     injected = fulcrum.plan(
         fulcrum.Federation.from_sizes(SIZES), rounds=2, epsilon=1.0, injection="aggregator", keys=world.keys
     )

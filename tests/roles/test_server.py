@@ -289,11 +289,9 @@ def test_other_plans_models_and_files_are_refused(world, server, tmp_path):
         Coordinator.open(tmp_path / "new", world.deployment, {"bias": np.zeros(2)})
     with pytest.raises(ExchangeError, check=coded("arrays.not-floats")):
         Coordinator.open(tmp_path / "new", world.deployment, {"bias": np.zeros(40, dtype=int)})
-    nested = fulcrum.plan(
-        fulcrum.Federation.from_sizes(SIZES, outer={"country": {"france": ["north", "south"]}}), rounds=2, epsilon=1.0
-    )
+    injected = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES), rounds=2, epsilon=1.0, injection="aggregator")
     with pytest.raises(ExchangeError, check=coded("plan.form-unsupported")):
-        Coordinator.open(tmp_path / "new", nested, START)
+        Coordinator.open(tmp_path / "new", injected, START)
     assert not (tmp_path / "new" / NAME).exists()
     checkpoint = folder / NAME
     whole = checkpoint.read_bytes()

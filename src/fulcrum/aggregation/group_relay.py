@@ -13,7 +13,7 @@ from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import Session, member_reply_from_bytes, request_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import verified_plan
-from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
+from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import ExchangeError
 
@@ -25,13 +25,13 @@ class GroupRelay:
     that did not sign the message therefore neither passes nor ends the wait for that silo.
 
     Args:
-        plan: A plan of one tier whose silos are one masked group, with the keys of the silos.
+        plan: A plan whose silos are one masked group, with the keys of the silos.
         region: The region.
     """
 
     def __init__(self, plan: SupportsContent, region: str) -> None:
         plan = verified_plan(plan, error=ExchangeError)
-        check_one_tier(plan)
+        check_silos_draw_noise(plan)
         check_aggregation(plan, "masked")
         self._region, self._group = region, group_of(plan, ROOT)
         self._own = {silo for silo, place in self._group.regions.items() if place == region}

@@ -29,7 +29,7 @@ from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
-from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
+from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
 from fulcrum.core.store.database import ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, StorageError
 
@@ -59,13 +59,12 @@ class MaskedRegion(ClosedAtTheEnd):
 
         Args:
             path: The file; no other process may hold the file.
-            plan: A plan of one tier with masked sums by region and the keys of the silos; a deployment plan must
-                verify.
+            plan: A plan with masked sums by region and the keys of the silos; a deployment plan must verify.
             region: The region.
             create: True makes a missing file; False refuses a missing file, since the sums of the past are lost.
         """
         plan = verified_plan(plan, error=ExchangeError)
-        check_one_tier(plan)
+        check_silos_draw_noise(plan)
         check_aggregation(plan, "masked")
         group = group_of(plan, region)
         return cls(RegionFile.open(path, region=region, plan_digest=plan.digest, create=create), plan, group)

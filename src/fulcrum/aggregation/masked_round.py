@@ -19,12 +19,13 @@ from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import UNMASKING, member_reply_from_bytes
+from fulcrum.core.messages.aggregation_tree import check_logical
 from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import verified_plan
-from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
+from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
 from fulcrum.errors import ExchangeError, in_one_line
 
 
@@ -32,7 +33,8 @@ class MaskedRound:
     """A round of a plan with masked groups.
 
     Args:
-        plan: A plan of one tier, with the keys of the silos; a deployment plan must verify.
+        plan: A plan with the keys of the silos and without a target on an outer tier, whose sums the server cannot
+            keep to; a deployment plan must verify.
         round_number: The round, from 1.
         model: The global model; the engine sends the model with the requests that `MaskedSilo.asks_for_update` names.
         attempt: The attempt, from 1. A server that begins a round again after a crash gives a higher number than
@@ -50,8 +52,9 @@ class MaskedRound:
         config_digest: str = "",
     ) -> None:
         plan = verified_plan(plan, error=ExchangeError)
-        check_one_tier(plan)
+        check_silos_draw_noise(plan)
         check_aggregation(plan, "masked")
+        check_logical(plan)
         layout, _ = checked_model(plan, model)
         input_digest = input_digest_of(model, config_digest)
         self._group_of: dict[str, str] = {}

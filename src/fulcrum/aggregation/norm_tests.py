@@ -48,6 +48,19 @@ def norm_bounds(plan: VerifiedPlan, silo: int, parameters: int, round_number: in
     return least, largest_sum(plan, [silo], parameters)
 
 
+def least_sum(plan: VerifiedPlan, silos: Sequence[int], parameters: int) -> float:
+    """Returns the least norm of a sum of honest releases: the noises of the releases are independent.
+
+    Args:
+        plan: The plan.
+        silos: The indices of the silos in the sum.
+        parameters: The number of coordinates, d.
+    """
+    width = math.sqrt(math.fsum(np.square(_widths(plan, silos)).tolist()))
+    slack = len(silos) * _slack(plan, parameters)
+    return (width * _chi_bounds(parameters)[0] - slack) * (1 - _TOLERANCE)
+
+
 def largest_sum(plan: VerifiedPlan, silos: Sequence[int], parameters: int) -> float:
     """Returns the largest norm of a sum of honest releases: the total of the releases' largest norms.
 

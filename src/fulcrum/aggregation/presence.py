@@ -12,9 +12,9 @@
 >>> sorted(aggregation.usable({"north"})), sorted(aggregation.usable({"north", "south"}))
 ([], ['north', 'south'])
 
-Regional aggregators, the server's side of masked groups, coordinator and checkpoint all call this module and have no
-rule of their own. The engines in process have every silo in every round. A masked silo does not trust the server with
-this decision, and calls `masking_group.Group.lacking` before unmasking a sum.
+Aggregators of every tier, the server's side of masked groups, coordinator and checkpoint all call this module and have
+no rule of their own. The engines in process have every silo in every round. A masked silo does not trust the server
+with this decision, and calls `masking_group.Group.lacking` before unmasking a sum.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,8 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import Group, group_of
-from fulcrum.core.messages.membership import members_of, senders_of
+from fulcrum.core.messages.aggregation_tree import AggregationTree, tree_of
+from fulcrum.core.messages.membership import members_of
 from fulcrum.core.plan.figures import outermost_complete_tier
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.remaining_noise import left_by_coalitions, remaining_noise
@@ -48,27 +49,51 @@ class Aggregation(Protocol):
     Attributes:
         name: The value of the plan's setting `aggregation`.
         plan: The plan.
+        tree: The aggregators of the plan.
     """
 
     name: ClassVar[str]
     plan: VerifiedPlan
+    tree: AggregationTree
 
     def lacking(self, sender: str, present: Collection[str]) -> str | None:
-        """Returns the reason against a sum of the silos present, for a sender; None if the sum is allowed."""
+        """Returns the reason against a sum of the silos present, for a sender; None if the sum is allowed.
+
+        The sum of an outer node consists of whole sums of its children, each allowed by the same rule. Up to
+        `outermost_complete_tier` the plan's epsilons count on the noise of all children, and no child may be missing.
+        """
+        children = self.tree.children(sender)
+        if sender == ROOT or not children:
+            return self.lacking_in_group(sender, present)
+        below = {child: set(self.tree.silos(child)) & set(present) for child in children}
+        for child, silos in below.items():
+            if silos and (reason := self.lacking(child, silos)):
+                return f"{child}: {reason}"
+        absent = [child for child, silos in below.items() if not silos]
+        names = self.plan.federation.tier_names
+        complete = names.index(self.tree.tier(sender)) <= names.index(outermost_complete_tier(self.plan))
+        if len(absent) == len(children) or (absent and complete):
+            return f"{len(absent)} of {len(children)} sums are missing, such as the sum of {absent[0]!r}"
+        return None
+
+    def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
+        """Returns the reason against a sum of releases, for a region or for the one masked group."""
 
     def joint_senders(self) -> tuple[frozenset[str], ...]:
-        """Returns the sets of senders whose sums count together or not at all in a round.
+        """Returns the sets of nodes that report to the server and whose sums count together or not at all in a round.
 
-        The plan's epsilons count on the noise of every region below a node of `outermost_complete_tier`. A set is a
-        single region if no target is further out, and all regions if the plan counts on a complete global sum.
+        The plan's epsilons count on the noise of every node below a node of `outermost_complete_tier`. A set is a
+        single node if no target is further out, and all nodes if the plan counts on a complete global sum.
         """
-        senders, inner = senders_of(self.plan), self.plan.federation.innermost
-        if senders == (ROOT,):
-            return (frozenset(senders),)
+        tree, federation = self.tree, self.plan.federation
+        if tree.reporting == (ROOT,):
+            return (frozenset(tree.reporting),)
+        top = tree.levels[-1]
+        tier = max(top.name, outermost_complete_tier(self.plan), key=federation.tier_names.index)
+        pairs = zip(federation.membership(top.name).tolist(), federation.membership(tier).tolist(), strict=True)
         joint: dict[int, set[str]] = {}
-        nodes = self.plan.federation.membership(outermost_complete_tier(self.plan))
-        for region, node in sorted(set(zip(inner.parent_of.tolist(), nodes.tolist(), strict=True))):
-            joint.setdefault(node, set()).add(inner.nodes[region])
+        for sender, node in sorted(set(pairs)):
+            joint.setdefault(node, set()).add(top.nodes[sender])
         return tuple(map(frozenset, joint.values()))
 
     def usable(self, senders: Collection[str]) -> frozenset[str]:
@@ -82,8 +107,9 @@ class TrustedAggregation(Aggregation):
 
     name: ClassVar[str] = "trusted"
     plan: VerifiedPlan
+    tree: AggregationTree
 
-    def lacking(self, sender: str, present: Collection[str]) -> str | None:
+    def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
         """Returns the reason against a sum with less noise than the plan counts on; None if the noise is enough.
 
         For every silo the plan counts on the noise of the region, without the noise of the worst `dropouts` and
@@ -118,9 +144,10 @@ class MaskedAggregation(Aggregation):
 
     name: ClassVar[str] = "masked"
     plan: VerifiedPlan
+    tree: AggregationTree
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
 
-    def lacking(self, sender: str, present: Collection[str]) -> str | None:
+    def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
         """Returns the reason against unmasking the sum of a group, by the rule that the silos apply too."""
         if sender not in self._groups:
             self._groups[sender] = group_of(self.plan, sender)
@@ -140,6 +167,7 @@ def lacking_in_round(aggregation: Aggregation, sender: str, present: Collection[
     return f"{len(missing)} of {len(roster)} silos of round {round_number} are missing, the plan does without 0"
 
 
-def aggregation_of(plan: VerifiedPlan) -> Aggregation:
-    """Returns the way of making sums under a plan."""
-    return MaskedAggregation(plan=plan) if plan.aggregation == "masked" else TrustedAggregation(plan=plan)
+def aggregation_of(plan: VerifiedPlan, *, logical: bool = False) -> Aggregation:
+    """Returns the way of making sums under a plan; `logical` is True for an engine without aggregators (`tree_of`)."""
+    kind = MaskedAggregation if plan.aggregation == "masked" else TrustedAggregation
+    return kind(plan=plan, tree=tree_of(plan, logical=logical))

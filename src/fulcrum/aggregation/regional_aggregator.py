@@ -1,8 +1,12 @@
-"""The regional aggregator, for any engine: accepts sealed releases, and sends up sums or withholds them.
+"""An aggregator of any tier, for any engine: accepts releases or sums, and sends up its sum or withholds the sum.
 
 A region sends up a single sum in a round: the difference of two sums would reveal the release of a single silo. The
 region sums only with the noise that the plan counts on: all silos, or all but `plan.dropouts` silos. Weights are never
 renormalised. A message that cannot be verified is refused, and a sum that lacks noise is withheld.
+
+A node of a tier above the regions is an aggregator whose senders are aggregators. Such a node opens the sums that its
+children sealed to the node (`fulcrum.aggregation.sum_sealing`), and keeps the same rules: one sum a round, on disk
+before the sum leaves; each child's first sum stands; the plan decides about missing children.
 
 The file of a region is an SQLite file, held and synced like a ledger (`fulcrum.core.store.database` says why, and how
 to copy the file): the file opens only together with the journal of its last use. The file holds the releases of a round
@@ -16,7 +20,6 @@ was not clipped or not weighted.
 """
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -24,25 +27,27 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
+from fulcrum.aggregation.contributions import Absence, Contribution, Intake, intake_of
 from fulcrum.aggregation.model_checks import check_model_layout
-from fulcrum.aggregation.norm_tests import norm_bounds
-from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
+from fulcrum.aggregation.presence import Aggregation, aggregation_of, lacking_in_round
 from fulcrum.aggregation.region_store import RegionFile
-from fulcrum.aggregation.release_opening import Opener
 from fulcrum.core.messages.layout import Layout, dtype_of
 from fulcrum.core.messages.membership import members_of, step_of
-from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
-from fulcrum.core.messages.release_message import Release
+from fulcrum.core.messages.regional_reply import (
+    LONGEST_REASON,
+    RegionalReply,
+    RegionalSum,
+    Withheld,
+    regional_reply_from_bytes,
+)
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
-from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
-from fulcrum.core.store.database import MOST_BYTES, ClosedAtTheEnd, PathLike
+from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
+from fulcrum.core.store.database import ClosedAtTheEnd, PathLike
 from fulcrum.errors import ExchangeError, StorageError
 
 SUMMED, WITHHELD, GATHERING = "summed", "withheld", "gathering"
 """The statuses of a round."""
-
-_LARGEST = 2**53  # a double holds every coordinate up to here exactly
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +57,8 @@ class RegionRound:
     Attributes:
         round_number: The round, from 1.
         status: `SUMMED`, `WITHHELD` or `GATHERING`.
-        members: The silos with a stored release, sorted.
-        missing: The silos without a stored release, sorted.
+        members: The silos with a stored release, or children with a stored sum, sorted.
+        missing: The further silos or children, sorted.
     """
 
     round_number: int
@@ -64,34 +69,39 @@ class RegionRound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RunningSum:
-    """The sum of a round's releases so far; every release in the sum is on disk.
+    """The sum of a round so far; every release or sum in the sum is on disk.
 
     Attributes:
         round_number: The round.
-        members: The silos whose releases are in the sum.
+        silos: By sender in the sum, the silos whose releases came with the sender.
         values: The sum.
     """
 
     round_number: int
-    members: set[str]
+    silos: dict[str, tuple[str, ...]]
     values: np.ndarray[Any, Any]
 
 
 class Region(ClosedAtTheEnd):
-    """A regional aggregator with its file; made by `open`. Threads may share a region, processes may not.
+    """An aggregator of any tier with its file; made by `open`. Threads may share a region, processes may not.
+
+    At a region the senders are silos with releases; further out the senders are children with sums.
 
     Guarantees, on a disk that keeps synced content:
 
     - a round has a single sum for ever, on disk before the return; a later call returns the same bytes;
-    - a silo has a single release in a round: a second, different release is refused, also after a restart;
-    - no sum holds less noise than the plan counts on, and every sum is a sum of accepted releases alone.
+    - a sender has a single release or sum in a round: a second, different message is refused, also after a restart;
+    - no sum holds less noise than the plan counts on, and every sum is a sum of accepted messages alone.
 
     An `ExchangeError` refuses a message and changes no state. After a `StorageError` stop, and open the file again.
     """
 
-    def __init__(self, file: RegionFile, plan: VerifiedPlan, region: str, opener: Opener) -> None:
-        self._file, self._plan, self._region, self._opener = file, plan, region, opener
-        self._members, self._aggregation = members_of(plan, region), aggregation_of(plan)
+    def __init__(
+        self, file: RegionFile, plan: VerifiedPlan, region: str, aggregation: Aggregation, intake: Intake
+    ) -> None:
+        self._file, self._plan, self._region = file, plan, region
+        self._aggregation, self._intake = aggregation, intake
+        self._silos = frozenset(aggregation.tree.silos(region))
         self._step = step_of(plan, region)
         self._running: _RunningSum | None = None
 
@@ -101,17 +111,20 @@ class Region(ClosedAtTheEnd):
 
         Args:
             path: The file; no other process may hold the file.
-            plan: A plan of one tier, with the keys of silos and regions; a deployment plan must verify.
-            region: The region, a region of the plan.
-            key: The region's private X25519 key file.
+            plan: A plan with the keys of silos and aggregators; a deployment plan must verify. A region opens no
+                release under a plan with masked sums.
+            region: The region, or a node of an outer tier.
+            key: The node's private X25519 key file.
             create: True makes a missing file; False refuses a missing file, since the sums of the past are lost.
         """
         plan = verified_plan(plan, error=ExchangeError)
-        check_one_tier(plan)
-        check_aggregation(plan, "trusted")
-        opener = Opener(plan, region, key)
+        check_silos_draw_noise(plan)
+        aggregation = aggregation_of(plan)
+        if aggregation.tree.level(region) == 0:
+            check_aggregation(plan, "trusted")
+        intake = intake_of(plan, aggregation, region, key)
         file = RegionFile.open(path, region=region, plan_digest=plan.digest, create=create)
-        return cls(file, plan, region, opener)
+        return cls(file, plan, region, aggregation, intake)
 
     def close(self) -> None:
         """Closes the file; a second call has no effect. `close_round` closes a round."""
@@ -124,8 +137,8 @@ class Region(ClosedAtTheEnd):
 
     @property
     def members(self) -> frozenset[str]:
-        """The silos of the region, with and without a release."""
-        return frozenset(self._members)
+        """The silos of the region, or the children of the node, with and without a message."""
+        return self._intake.senders
 
     def expect_layout(self, layout: Layout) -> None:
         """Stores the names and shapes of the server's model; releases with other names or shapes are refused.
@@ -143,31 +156,30 @@ class Region(ClosedAtTheEnd):
             self._file.set_layout(encoded)
 
     def checked_decline(self, data: bytes, round_number: int) -> str:
-        """Returns the silo of a signed decline for a round; a decline is not stored."""
+        """Returns the sender of a signed decline, or of a withheld sum, for a round; neither message is stored."""
         self._check_round(round_number)
-        silo, number = self._opener.open_decline(data)
-        if number != round_number:
-            raise ExchangeError("region.decline-other-round", silo=silo, round_number=number, gathered=round_number)
-        return silo
+        return self._sender_of(self._intake.open_decline(data), round_number)
 
     def accept(self, sealed: bytes, round_number: int) -> str:
-        """Stores a sealed release on disk and returns the silo of the release.
+        """Stores a sealed release or sum on disk and returns the sender.
 
-        The release must fit the model of `expect_layout`. The same release again, also under a new seal, is accepted
-        without effect until the round is summed.
+        The message must fit the model of `expect_layout`. The same release or sum again, also under a new seal, is
+        accepted without effect until the round is summed. The notice of a child without a sum is not stored.
         """
         self._check_round(round_number)
-        release = self._opener.open(sealed)
-        silo = release.silo
-        if release.round_number != round_number:
+        contribution = self._intake.open(sealed)
+        if isinstance(contribution, Absence):
+            return self._sender_of(contribution, round_number)
+        silo = contribution.sender
+        if contribution.round_number != round_number:
             raise ExchangeError(
-                "region.release-other-round", silo=silo, round_number=release.round_number, gathered=round_number
+                "region.release-other-round", silo=silo, round_number=contribution.round_number, gathered=round_number
             )
         if silo not in self.roster(round_number):
             raise ExchangeError("region.release-off-roster", silo=silo, round_number=round_number)
-        self._check_release(release)
-        layout = msgspec.msgpack.encode(release.layout)
-        digest = _digest(layout, release.values)
+        self._intake.check(contribution)
+        layout = msgspec.msgpack.encode(contribution.layout)
+        digest = _digest(layout, contribution.data)
         with self._file.working():
             if self.is_summed(round_number):
                 raise ExchangeError("region.release-late", silo=silo, round_number=round_number)
@@ -178,18 +190,24 @@ class Region(ClosedAtTheEnd):
                 return silo
             if self._layout() != layout:
                 raise ExchangeError("region.release-layout-differs", silo=silo)
-            self._file.add_release(round_number, silo, digest, release.values.data.cast("B"))
-            self._add(release)
+            self._file.add_release(round_number, silo, digest, contribution.data)
+            self._add(contribution)
         return silo
 
+    def _sender_of(self, absence: Absence, round_number: int) -> str:
+        sender, number = absence.sender, absence.round_number
+        if number != round_number:
+            raise ExchangeError("region.decline-other-round", silo=sender, round_number=number, gathered=round_number)
+        return sender
+
     def present(self, round_number: int) -> set[str]:
-        """Returns the silos with a release for a round."""
+        """Returns the silos with a release, or the children with a sum, for a round."""
         self._check_round(round_number)
         with self._file.working():
             return {str(row[0]) for row in self._file.rows("SELECT silo FROM release WHERE round = ?", round_number)}
 
     def missing(self, round_number: int) -> set[str]:
-        """Returns the silos without a release for a round."""
+        """Returns the silos without a release, or the children without a sum, for a round."""
         return set(self.roster(round_number)) - self.present(round_number)
 
     def is_summed(self, round_number: int) -> bool:
@@ -214,17 +232,16 @@ class Region(ClosedAtTheEnd):
             stored = self._answer(round_number)
             if isinstance(stored, RegionalSum):
                 return stored
-            present = self.present(round_number)
-            missing = tuple(sorted(set(self.roster(round_number)) - present))
+            values, present = self._total(round_number, self.present(round_number))
+            missing = tuple(sorted(self._silos_of(round_number) - set(present)))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
             answer: RegionalReply
             if reason := lacking_in_round(self._aggregation, self._region, present, round_number):
-                answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason)
+                answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason[:LONGEST_REASON])
                 status = WITHHELD
             else:
-                values = self._total(round_number, present)
-                layout, members = msgspec.msgpack.decode(self._layout(), type=Layout), tuple(sorted(present))
-                where |= {"members": members, "layout": layout, "step": self._step}
+                layout = msgspec.msgpack.decode(self._layout(), type=Layout)
+                where |= {"members": tuple(sorted(present)), "layout": layout, "step": self._step}
                 answer = RegionalSum(**where, round_number=round_number, values=values)
                 status = SUMMED
             if answer != stored:
@@ -246,42 +263,50 @@ class Region(ClosedAtTheEnd):
             listed = []
             for number in sorted({row[0] for row in self._file.rows("SELECT round FROM release")} | set(statuses)):
                 present = self.present(number)
-                missing = tuple(sorted(set(self.roster(number)) - present))
+                missing = tuple(sorted(self.roster(number) - present))
                 status, members = statuses.get(number, GATHERING), tuple(sorted(present))
                 listed.append(RegionRound(round_number=number, status=status, members=members, missing=missing))
         return tuple(listed)
 
-    def roster(self, round_number: int) -> Mapping[str, int]:
-        """Returns the silos of the region in a round; a plan without changing membership has the same in all rounds."""
+    def roster(self, round_number: int) -> frozenset[str]:
+        """Returns the senders of a round; a plan without changing membership has the same in all rounds."""
         if self._plan.federation.rosters is None:
-            return self._members
-        return members_of(self._plan, self._region, round_number)
+            return self.members
+        return frozenset(members_of(self._plan, self._region, round_number))
 
-    def _add(self, release: Release) -> None:
-        """Adds a stored release to the running sum of its round; only sums of integers are equal in every order."""
-        running, number = self._running, release.round_number
+    def _silos_of(self, round_number: int) -> frozenset[str]:
+        """Returns the silos below the node in a round."""
+        return self._silos if self._plan.federation.rosters is None else self.roster(round_number)
+
+    def _add(self, contribution: Contribution) -> None:
+        """Adds a stored contribution to the running sum; only sums of integers are equal in every order."""
+        running, number = self._running, contribution.round_number
         if running is not None and running.round_number == number:
-            np.add(running.values, release.values, out=running.values)
-            running.members.add(
-                release.silo
-            )  # last: after an interrupt before this line, the sum is taken from the file
+            np.add(running.values, contribution.values, out=running.values)
+            # Last: after an interrupt before this line, the sum is taken from the file.
+            running.silos[contribution.sender] = contribution.silos
         elif self._step is not None:
-            self._running = _RunningSum(round_number=number, members={release.silo}, values=release.values.copy())
+            silos = {contribution.sender: contribution.silos}
+            self._running = _RunningSum(round_number=number, silos=silos, values=contribution.values.copy())
 
-    def _total(self, round_number: int, present: set[str]) -> np.ndarray[Any, Any]:
-        """Returns the sum of a round's releases: the running sum, or, after a restart, the stored ones added anew."""
+    def _total(self, round_number: int, present: set[str]) -> tuple[np.ndarray[Any, Any], list[str]]:
+        """Returns the sum of a round and the silos in the sum.
+
+        The sum is the running sum or, after a restart, the sum of the stored contributions.
+        """
         running, self._running = self._running, None
-        if running is not None and (running.round_number, running.members) == (round_number, present):
-            return running.values
-        encoded = self._layout()
+        if running is not None and (running.round_number, set(running.silos)) == (round_number, present):
+            return running.values, [silo for silos in running.silos.values() for silo in silos]
+        encoded, below = self._layout(), list[str]()
         total = np.zeros((), dtype=dtype_of(self._step))
-        for silo in sorted(present):  # in the order of names, so that floating point sums have a single value too
-            digest, data = self._file.release_of(round_number, silo)
+        for sender in sorted(present):  # in the order of names, so that floating point sums have a single value too
+            digest, data = self._file.release_of(round_number, sender)
             if data is None or _digest(encoded, data) != digest:
-                raise StorageError("region.release-damaged", file=self._file.path, silo=silo)
-            values = np.frombuffer(data, dtype=total.dtype)
+                raise StorageError("region.release-damaged", file=self._file.path, silo=sender)
+            values, silos = self._intake.restore(sender, data)
             total = np.add(total, values, out=total if total.shape else None)
-        return total
+            below += silos
+        return total, below
 
     def _layout(self) -> Any:
         """Returns the encoded names and shapes of the model; None before the first model."""
@@ -299,28 +324,6 @@ class Region(ClosedAtTheEnd):
     def _check_round(self, round_number: int) -> None:
         if type(round_number) is not int or not 1 <= round_number <= self._plan.rounds:
             raise ExchangeError("region.round-range", rounds=self._plan.rounds, round_number=round_number)
-
-    def _check_release(self, release: Release) -> None:
-        """Refuses a release that no honest silo sends, as far as a single release can show."""
-        plan, silo, values = self._plan, release.silo, release.values
-        if len(values) != (plan.parameters or len(values)) or not len(values):
-            raise ExchangeError(
-                "region.release-parameters", silo=silo, parameters=len(values), expected=plan.parameters
-            )
-        if values.nbytes > MOST_BYTES:
-            raise ExchangeError("region.release-too-long", silo=silo, bytes=values.nbytes, most=MOST_BYTES)
-        # The bound keeps the sum of all members within 64 bits: an overflow would wrap around unnoticed.
-        most = min(_LARGEST, (2**63 - 1) // len(self._members))
-        if not np.isfinite(values).all() or (
-            self._step is not None and not -most < values.min() <= values.max() < most
-        ):
-            raise ExchangeError("region.release-not-finite", silo=silo)
-        low, high = norm_bounds(plan, self._members[silo], len(values), release.round_number)
-        with np.errstate(over="ignore"):
-            size = float(np.linalg.norm(values.astype(np.float64)))
-        if not low <= size <= high:
-            side = "below" if size < low else "above"
-            raise ExchangeError("region.release-norm", silo=silo, side=side)
 
 
 def _digest(*parts: Any) -> str:

@@ -191,7 +191,9 @@ def _check_complete_rounds(file: Path, standing: Standing, plan: VerifiedPlan) -
     Servers of earlier versions went on without a region under any plan. An observer of the model after an incomplete
     round saw less noise than the plan's epsilon for the global sum counts on, and no later round can add the noise.
     """
-    together = [regions for regions in aggregation_of(plan).joint_senders() if len(regions) > 1]
+    # An engine without aggregators has the sums of regions in its checkpoint, whatever the tiers further out.
+    forms = [aggregation_of(plan, logical=logical) for logical in (False, True)]
+    together = [regions for form in forms for regions in form.joint_senders() if len(regions) > 1]
     for entry in standing.history:
         summed = set(entry["summed"])
         partial = next((regions for regions in together if not (regions <= summed or regions.isdisjoint(summed))), None)

@@ -16,6 +16,9 @@
 
 The plan names the rule of `fulcrum.rules` that moves the model.
 
+The senders of sums are the nodes of the plan's outermost tier (`fulcrum.core.messages.aggregation_tree`): the regions
+of a plan with one tier. The coordinator then reads no sum of a tier further in.
+
 The answers of an unfinished round are in memory alone: after a restart regions send the same bytes again. Answers are
 not signed: the engine names the sender of an answer, known from the certificate of the connection.
 """
@@ -36,14 +39,15 @@ from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.aggregation.norm_tests import largest_sum
 from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
 from fulcrum.arrays import FloatArray, read_only
+from fulcrum.core.messages.aggregation_tree import check_logical
 from fulcrum.core.messages.layout import in_units
-from fulcrum.core.messages.membership import members_of, senders_of, step_of
+from fulcrum.core.messages.membership import step_of
 from fulcrum.core.messages.model_message import Model, model_digest
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
-from fulcrum.core.silo.preconditions import check_one_tier
-from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.core.silo.preconditions import check_silos_draw_noise
+from fulcrum.errors import ExchangeError, StorageError, suggestion
 from fulcrum.planning.inputs.server_settings import FactsOfPlan, server_rule_of
 from fulcrum.rules.server_rule import RoundDiagnostics, RoundSums, ServerRule, ServerState
 from fulcrum.server.checkpoint import NAME, Checkpoint, RoundSummary, Standing, read_checkpoint
@@ -65,10 +69,13 @@ class Coordinator:
     - an answer is used in the answer's own round, once; an answer that does not fit plan, round and model is refused.
     """
 
-    def __init__(self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, folder: Path, plan: VerifiedPlan, rule: ServerRule, checkpoint: Checkpoint, *, logical: bool = False
+    ) -> None:
         self._folder, self._plan, self._rule, self._checkpoint = folder, plan, rule, checkpoint
         self._rate = 1.0
-        self._aggregation = aggregation_of(plan)
+        self._aggregation = aggregation_of(plan, logical=logical)
+        self._senders = self._aggregation.tree.reporting
         self._answers: dict[str, tuple[bytes, RegionalReply]] = {}
         self._lock = threading.RLock()
         self._spare: dict[str, FloatArray] = {}
@@ -82,21 +89,26 @@ class Coordinator:
         *,
         classes: int | None = None,
         learning_rate: float = 1.0,
+        logical: bool = False,
     ) -> Self:
         """Opens a coordinator on a folder: at the round of the checkpoint, or at round 1 without a checkpoint.
 
         Args:
             folder: The folder of the checkpoint, for a single server at a time; made if necessary.
-            plan: A plan with a single tier; a deployment plan must verify. A checkpoint of a different plan is refused.
+            plan: A plan; a deployment plan must verify. A checkpoint of a different plan is refused.
             start: The model before round 1. With a checkpoint, names and shapes alone count.
             classes: The number of classes of a softmax head, the last axis of all arrays; None for any further model.
                 The server's rule projects out the shift that a softmax head ignores.
             learning_rate: For a plan that protects persons, the factor of the mean gradient in the model's
                 displacement. A rate before the clip would change the noise over the signal.
+            logical: True for an engine without aggregators: the sums come from masked regions, whatever the tiers
+                further out. A plan with a target on an outer tier is refused.
         """
         # Silos and regions verify too: a server must not run a plan that they would refuse.
         plan = verified_plan(plan, error=ExchangeError)
-        check_one_tier(plan)
+        check_silos_draw_noise(plan)
+        if logical:
+            check_logical(plan)
         rule, place = server_rule_of(plan), Path(folder)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -113,7 +125,7 @@ class Coordinator:
             # Written before the first round: a server that restarts with a different start must not ask silos for
             # releases on a second model in round 1.
             Checkpoint(standing=standing, state=rule.begin(flat)).write(place)
-        resumed = cls.read(place, plan)
+        resumed = cls(place, plan, rule, read_checkpoint(place, plan), logical=logical)
         resumed._rate = learning_rate if plan.unit.is_within_silo else 1.0
         if resumed._standing.layout != layout:
             raise ExchangeError("checkpoint.model-differs", file=place / NAME)
@@ -182,7 +194,7 @@ class Coordinator:
     def complete(self) -> bool:
         """True if every region has answered in the current round."""
         with self._lock:
-            return len(self._answers) == len(senders_of(self._plan))
+            return len(self._answers) == len(self._senders)
 
     def receive(self, answer: bytes, sender: str) -> None:
         """Takes in a region's answer for the current round; the same bytes again change nothing.
@@ -227,7 +239,7 @@ class Coordinator:
                 summed=list(sums),
                 members={region: list(answer.members) for region, answer in sums.items()},
                 withheld=withheld,
-                missing=sorted(set(senders_of(self._plan)) - set(answers)),
+                missing=sorted(set(self._senders) - set(answers)),
             )
             before = self._checkpoint.state
             state, diagnostics = self._step(before, sums)
@@ -265,7 +277,7 @@ class Coordinator:
 
         A sum without some silos has less weight and less noise: the weight and noise of the silos in the sum.
         """
-        plan, regions, parameters = self._plan, senders_of(self._plan), self._standing.layout.parameters
+        plan, regions, parameters = self._plan, self._senders, self._standing.layout.parameters
         present, classes = np.array([region in sums for region in regions]), self._standing.classes
         if not self._rule.reads_regions:
             values = [_added_up(sums, parameters)]
@@ -273,7 +285,7 @@ class Coordinator:
         facts = FactsOfPlan(plan=plan)
         weight, variance = facts.weight.copy(), facts.variance.copy()
         for place, region in enumerate(regions):
-            members = members_of(plan, region)
+            members = self._aggregation.tree.silos(region)
             if region in sums and len(sums[region].members) < len(members):
                 rows = [members[silo] for silo in sums[region].members]
                 weight[place] = math.fsum(plan.federation.shares[rows].tolist())
@@ -300,7 +312,9 @@ class Coordinator:
         plan, region = self._plan, answer.region
         if answer.plan_digest != plan.digest:
             raise ExchangeError("server.answer-other-plan")
-        members = members_of(plan, region)
+        if region not in self._senders:
+            raise ExchangeError("plan.region-unknown", region=region, suggestion=suggestion(region, self._senders))
+        members = self._aggregation.tree.silos(region)
         if answer.round_number != self.round_number:
             raise ExchangeError(
                 "server.answer-other-round", region=region, round=answer.round_number, expected=self.round_number

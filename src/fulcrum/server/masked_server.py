@@ -119,7 +119,9 @@ class MaskedServer:
         regions are summed by regional aggregators.
         """
         check_aggregation(plan, "masked")
-        coordinator = Coordinator.open(folder, plan, start, classes=classes, learning_rate=learning_rate)
+        coordinator = Coordinator.open(
+            folder, plan, start, classes=classes, learning_rate=learning_rate, logical=not by_region
+        )
         types = {name: np.asarray(array).dtype for name, array in start.items()}
         return cls(Path(folder), plan, coordinator, types, by_region=by_region)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.stage_messages import StageCall, StageEnd, reply_of_region
 from fulcrum.core.masking.masking_messages import UNMASKING
-from fulcrum.core.messages.membership import senders_of
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.regional_reply import RegionalReply
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError
@@ -48,7 +48,7 @@ class RegionalRound:
         self._plan, self._number, self._attempt = plan, round_number, attempt
         self._receive, self._ends_early = receive, ends_early
         self._stage = 0
-        self._asked = set(senders_of(plan))
+        self._asked = set(tree_of(plan).reporting)
         self._taken: set[str] = set()
         self._lost: set[str] = set()
         self._answers: dict[str, RegionalReply] = {}

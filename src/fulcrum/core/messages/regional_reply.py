@@ -25,7 +25,7 @@ from fulcrum.core.messages.framing import frame, header_of, unframe
 from fulcrum.core.messages.layout import Layout, payload_of
 from fulcrum.errors import ExchangeError
 
-_LONGEST_REASON = 2_000
+LONGEST_REASON = 2_000
 """Characters. The server keeps every reason in the checkpoint: a region could fill the server's disk with a reason."""
 
 
@@ -111,8 +111,8 @@ def regional_reply_from_bytes(data: bytes) -> RegionalReply:
     if isinstance(header, Withheld):
         if len(payload):
             raise ExchangeError("message.malformed", noun=_NOUN, reason="something follows what is withheld")
-        if len(header.reason) > _LONGEST_REASON or not header.reason.isprintable():
-            raise ExchangeError("sum.reason-invalid", most=_LONGEST_REASON)
+        if len(header.reason) > LONGEST_REASON or not header.reason.isprintable():
+            raise ExchangeError("sum.reason-invalid", most=LONGEST_REASON)
         return header
     if not names:
         raise ExchangeError("sum.members-missing")

@@ -26,7 +26,7 @@ from fulcrum.core.messages.membership import group_name_of
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key
-from fulcrum.core.silo.preconditions import check_aggregation, check_one_tier
+from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing_silo import ReleasingSilo
 from fulcrum.core.silo.site import Site, once_free, record_name
@@ -63,7 +63,7 @@ class MaskedStation(ReleasingSilo):
     def __init__(self, site: Site, training: Training) -> None:
         super().__init__(site, training)
         plan, silo = site.plan, site.settings.name
-        check_one_tier(plan)
+        check_silos_draw_noise(plan)
         check_aggregation(plan, "masked")
         self._least_in_a_sum()
         check_sheltered(plan, silo)

@@ -1,9 +1,9 @@
-"""Checks of a plan before a role acts on the plan: the kind of sums, and a single tier.
+"""Checks of a plan before a role acts on the plan: the kind of sums, and the silos as the source of noise.
 
 >>> from fulcrum.planning.planner import plan
 >>> sample = plan("isic-paper", rounds=2, epsilon=1.0)
 >>> check_aggregation(sample, "trusted")
->>> check_one_tier(sample)
+>>> check_silos_draw_noise(sample)
 """
 
 from fulcrum.core.plan.plan_data import PlanData
@@ -16,9 +16,7 @@ def check_aggregation(plan: PlanData, aggregation: str) -> None:
         raise ExchangeError("plan.aggregation-differs", plan_aggregation=plan.aggregation, aggregation=aggregation)
 
 
-def check_one_tier(plan: PlanData) -> None:
-    """Raises `ExchangeError` unless silos add the noise, silos report to regions and regions report to the server."""
-    tiers = len(plan.federation.tiers)
-    if tiers > 1 or not plan.silos_draw_noise:
-        form = f"{tiers} tiers" if tiers > 1 else f"injection {plan.injection!r}"
-        raise ExchangeError("plan.form-unsupported", got=form)
+def check_silos_draw_noise(plan: PlanData) -> None:
+    """Raises `ExchangeError` unless silos add the noise: no aggregator of a real federation draws any."""
+    if not plan.silos_draw_noise:
+        raise ExchangeError("plan.form-unsupported", injection=plan.injection)

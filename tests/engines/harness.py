@@ -40,9 +40,16 @@ class Federation:
         aggregation="trusted",
         epsilon=5.0,
         schedule=None,
+        outer=None,
     ):
-        rows = [f"{silo},{200 + 10 * i},{region}" for region, silos in members.items() for i, silo in enumerate(silos)]
-        (folder / "fed.csv").write_text("silo,records,region\n" + "\n".join(rows) + "\n")
+        country = {region: node for node, regions in (outer or {}).items() for region in regions}
+        rows = [
+            f"{silo},{200 + 10 * i},{region}" + (f",{country[region]}" if outer else "")
+            for region, silos in members.items()
+            for i, silo in enumerate(silos)
+        ]
+        header = "silo,records,region" + (",country" if outer else "")
+        (folder / "fed.csv").write_text(header + "\n" + "\n".join(rows) + "\n")
         silos = fulcrum.read_federation(folder / "fed.csv")
         plan = fulcrum.plan(
             silos if schedule is None else fulcrum.with_schedule(silos, schedule),

@@ -72,8 +72,8 @@ def test_the_name_is_the_one_that_is_typed(engine):
 
 
 def test_a_plan_that_the_engine_cannot_run_is_refused_before_anything_is_written(engine, deployment, tmp_path):
-    table = tmp_path / "deep.csv"  # no engine has tiers above regions
-    table.write_text("\n".join(f"{row},{'country' if row.startswith('silo') else 'x'}" for row in ROSTER.split()))
+    table = tmp_path / "twins.csv"  # no engine tells a silo from the server by anything but the name
+    table.write_text(ROSTER + "server,10,north\n")
     plan = fulcrum.plan(table, rounds=2, epsilon=2.0, parameters=34, purpose="deployment", aggregation="trusted")
     unfit = replace(deployment, plan=plan)
     for refuse in (lambda: engine.check(unfit), lambda: engine.write_kits(unfit, tmp_path / "kits")):

@@ -43,6 +43,9 @@ def world(tmp_path):
     made.check_replies()
 
 
+COUNTRY = {"country": {"france": ["north", "south"]}}
+
+
 def start(world, grid=None, **options):
     strategy = FulcrumStrategy(world.folder / "server")
     return strategy.start(grid=grid or world.grid(), initial_arrays=record(START), timeout=1.0, **options)
@@ -221,6 +224,28 @@ def test_a_server_that_pools_works_on_masked_regional_sums(tmp_path):
     assert world.plan.server != "sum"
     start(world)
     assert world.ledger("caen") == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "groups"),
+    [({"region": 2.0}, ["north", "south"]), ({"federation": 1.0}, ["federation"])],
+    ids=["regions", "one group"],
+)
+def test_tiers_above_the_regions_are_logical_where_no_target_hides_regions_from_the_server(tmp_path, epsilon, groups):
+    """No site of a country: the server adds up the sums of regions, and goes on after a restart."""
+    world = FlowerWorld(tmp_path, outer=COUNTRY, epsilon=epsilon)
+    rounds = []
+    strategy = FulcrumStrategy(world.folder / "server", on_round=rounds.append)
+    strategy.start(grid=world.grid(), initial_arrays=record(START), timeout=1.0)
+    assert [summary["summed"] for summary in rounds] == [groups] * 3
+    assert {silo: world.ledger(silo) for silo in world.silos} == {silo: [1, 2, 3] for silo in world.silos}
+
+
+def test_a_plan_whose_target_hides_regions_from_the_server_gets_no_sites(tmp_path):
+    with pytest.raises(PlanError, check=coded("engine.plan-refused")) as caught:
+        FlowerWorld(tmp_path, outer=COUNTRY, epsilon={"region": 2.0, "country": 1.0})
+    assert "the sums of country alone" in str(caught.value)
+    assert not list(tmp_path.rglob("*.ledger"))
 
 
 # A server that does not follow the protocol.

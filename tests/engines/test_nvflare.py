@@ -320,13 +320,64 @@ def test_what_cannot_be_deployed_is_refused_before_anything_is_written(tmp_path,
     assert not (tmp_path / "kits").exists()
 
 
+NESTED = "silo,records,region,country\na,10,x,c é\nb,10,y,c é\nd,10,z,w\n"
+
+
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+def test_every_tier_is_a_level_of_sites_with_keys_and_neighbours_of_their_own(tmp_path, aggregation, monkeypatch):
+    monkeypatch.setattr("fulcrum.engines.nvflare.kits.nvflare_kits.refusals", lambda plan: ())
+    (tmp_path / "fed.csv").write_text(NESTED)
+    plan = fulcrum.plan(
+        str(tmp_path / "fed.csv"),
+        rounds=2,
+        epsilon={"region": 5.0, "country": 4.0},
+        parameters=34,
+        purpose="deployment",
+        aggregation=aggregation,
+    )
+    write_kits(Deployment(plan=plan, train="fulcrum.engines.built_in_training"), tmp_path / "kits")
+    kits, issued = tmp_path / "kits", fulcrum.read_plan(tmp_path / "kits" / "plan.json")
+    assert set(issued.keys) == {"a", "b", "d", "x", "y", "z", "c é", "w"}
+    places = {name: read(kits / name / "startup" / "fed_client.json")["client"]["fqsn"] for name in ("a", "x", "c-e")}
+    assert places == {"a": "c-e.x.a", "x": "c-e.x", "c-e": "c-e"}
+    for name, near in {"x": {"c é": "c-e"}, "c-e": {"c é": "c-e"}, "w": {}, "server": {"c é": "c-e"}}.items():
+        settings = tomllib.loads((kits / name / "local" / "fulcrum" / "site.toml").read_text())
+        assert (settings["role"], settings.get("engine_names", {})) == (
+            "server" if name == "server" else "region",
+            near,
+        )
+    told = (kits / "c-e" / "README.md").read_text()
+    assert "opens the sealed sums of its aggregators (x, y), checks them, and sends their sum to the server" in told
+    assert "sends their sum to c é" in (kits / "x" / "README.md").read_text()
+    assert read(kits / "job" / "meta.json")["deploy_map"]["app_region"] == ["x", "y", "z", "c-e", "w"]
+    assert run(["site", "init", str(kits / "w")]) == 0
+
+
+@pytest.mark.parametrize("settings", [{"recipe": "joint"}, {"aggregation": "masked", "epsilon": {"federation": 5.0}}])
+def test_tiers_whose_sums_no_observer_needs_are_no_sites(tmp_path, settings):
+    """A server that pools reads regional sums, and one masked group has a single sum: no country adds up anything."""
+    (tmp_path / "fed.csv").write_text(NESTED)
+    plan = fulcrum.plan(
+        str(tmp_path / "fed.csv"), **({"rounds": 2, "epsilon": {"region": 5.0}, "parameters": 34} | settings)
+    )
+    made = Deployment(plan=plan, train="fulcrum.engines.built_in_training")
+    assert set(made.sites) == set(made.engine_names) == {"server", "a", "b", "d", "x", "y", "z"}
+    write_kits(made, tmp_path / "kits")
+    assert read(tmp_path / "kits" / "a" / "startup" / "fed_client.json")["client"]["fqsn"] == "x.a"
+
+
 def test_a_plan_of_two_tiers_is_refused(tmp_path):
-    plan = fulcrum.plan("consortium", rounds=2, epsilon=5.0)
-    assert len(plan.federation.tiers) == 1
-    (tmp_path / "fed.csv").write_text("silo,records,region,country\na,10,x,c\nb,10,y,c\n")
+    (tmp_path / "fed.csv").write_text(NESTED)
     two = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, check=coded("engine.plan-refused")):
         write_kits(Deployment(plan=two, train="fulcrum.engines.built_in_training"), tmp_path / "kits")
+
+
+def test_two_nodes_of_one_name_are_refused(tmp_path):
+    (tmp_path / "fed.csv").write_text("silo,records,region,country\na,10,x,x\nb,10,y,x\n")
+    plan = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
+    with pytest.raises(PlanError, check=coded("engine.plan-refused")):
+        write_kits(Deployment(plan=plan, train="fulcrum.engines.built_in_training"), tmp_path / "kits")
 
 
 def test_a_research_plan_stays_on_this_machine(tmp_path):

@@ -11,7 +11,7 @@ RESEARCH = {"rounds": 2, "epsilon": 5.0}
 def planned(tmp_path, rows, header="silo,records,region", **settings):
     path = tmp_path / "fed.csv"
     path.write_text(f"{header}\n{rows}", encoding="utf-8")
-    return plan(read_federation(path), **RESEARCH, **settings)
+    return plan(read_federation(path), **RESEARCH | settings)
 
 
 def test_a_plan_that_can_be_deployed_is_not_refused(tmp_path):
@@ -127,8 +127,6 @@ def test_flower_refuses_what_it_cannot_run_each_with_its_remedy(tmp_path):
     for reason, said in zip(
         found,
         (
-            "one tier of regions, this one has region, country. Plan one tier: leave country out of the "
-            "federation; for a table: --column ignore=country",
             "sums must be masked. Plan with --aggregation masked",
             "'server' names two sites",
             "the plan carries keys, but none of 'b'. Give every silo a key, or none",
@@ -145,3 +143,24 @@ def test_a_model_whose_release_no_ledger_stores_is_refused_before_anything_is_si
     assert of_engine(planned(tmp_path, table, parameters=111_500_000, **settings)) == ()
     [reason] = of_engine(planned(tmp_path, table, parameters=111_500_001, **settings))
     assert "larger than a ledger stores, 900,000,000 bytes. Train at most 111,500,000 parameters" in reason
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "aggregation", "tiers"),
+    [
+        ({"region": 3.0, "country": 2.0}, "masked", "country"),
+        ({"region": 3.0, "federation": 2.0}, "masked", ""),
+        ({"federation": 2.0}, "masked", ""),
+    ],
+)
+def test_flower_runs_tiers_that_no_target_hides_from_the_server(tmp_path, epsilon, aggregation, tiers):
+    rows = "".join(
+        f"{silo},10,{region},{country}\n" for silo, region, country in ("axc", "bxc", "dyc", "eyc", "fzw", "gzw")
+    )
+    plan = planned(tmp_path, rows, header="silo,records,region,country", epsilon=epsilon, aggregation=aggregation)
+    found = refusals_on_flower(plan)
+    assert bool(refusals(plan)) == (set(epsilon) != {"federation"})
+    assert len(found) == bool(tiers)
+    for reason in found:
+        assert f"a target against a server that sees the sums of {tiers} alone" in reason
+        assert "Plan without the target of country" in reason

@@ -20,10 +20,10 @@ SOURCE = ROOT / "src" / "fulcrum"
 
 ENTRY_POINTS = {
     "`fulcrum.release`": (("core.silo.releasing",), 5_165),
-    "the silo of NVIDIA FLARE": (("engines.nvflare.flare_silo", "engines.nvflare.site_launcher"), 6_370),
+    "the silo of NVIDIA FLARE": (("engines.nvflare.flare_silo", "engines.nvflare.site_launcher"), 6_375),
     "the silo of NVIDIA FLARE, with masks": (
         ("engines.nvflare.flare_masked_silo", "engines.nvflare.site_launcher"),
-        7_230,
+        7_235,
     ),
     "the silo of Flower, with masks": (("engines.flower.client_app",), 7_015),
 }

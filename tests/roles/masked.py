@@ -31,13 +31,29 @@ def half_a_step(model, assignment):
 class MaskedWorld:
     """A federation whose sums are masked, on disk. One key a name, for as many plans as a test makes."""
 
-    def __init__(self, folder: Path, sizes=SIZES, *, policy="", purpose="deployment", train=half_a_step, **options):
+    def __init__(
+        self,
+        folder: Path,
+        sizes=SIZES,
+        *,
+        policy="",
+        purpose="deployment",
+        train=half_a_step,
+        outer=None,
+        **options,
+    ):
         self.folder, self.sizes, self.train = folder, sizes, train
         silos = [silo for members in sizes.values() for silo in members]
         keys = {silo: fulcrum.new_key(folder / f"{silo}.key") for silo in silos}
+        nodes = [*sizes, *(node for tier in outer.values() for node in tier)] if outer else []
+        keys |= {node: fulcrum.new_key(folder / f"{node}.key", kind="sealing") for node in nodes}
         options = {"rounds": 3, "epsilon": {"region": 1.0}, "dropouts": 0, "aggregation": "masked"} | options
         self.plan = fulcrum.plan(
-            fulcrum.Federation.from_sizes(sizes), parameters=PARAMETERS, purpose=purpose, keys=keys, **options
+            fulcrum.Federation.from_sizes(sizes, outer=outer),
+            parameters=PARAMETERS,
+            purpose=purpose,
+            keys=keys,
+            **options,
         )
         fulcrum.save_plan(self.plan, folder / "plan.json")
         issuer = fulcrum.new_key(folder / "issuer.key")

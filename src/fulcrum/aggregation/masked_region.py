@@ -93,7 +93,7 @@ class MaskedRegion(ClosedAtTheEnd):
             model: The global model, with the call for the first stage.
         """
         called = stage_call_from_bytes(call)
-        self._check(called)
+        check_call(called, self._plan, self._group.name)
         if called == self._call and self._reply is not None:
             return {}
         stored = self._stored_sum(called.round_number)
@@ -144,14 +144,6 @@ class MaskedRegion(ClosedAtTheEnd):
             raise ExchangeError("region.stage-over", region=self._group.name)
         return self._reply
 
-    def _check(self, call: StageCall) -> None:
-        """Refuses a call of another plan, or of a round or stage that no plan has."""
-        rounds = self._plan.rounds
-        if call.plan_digest != self._plan.digest or call.stage not in STAGES or call.attempt < 1:
-            raise ExchangeError("region.stage-foreign", region=self._group.name)
-        if not 1 <= call.round_number <= rounds:
-            raise ExchangeError("region.round-range", rounds=rounds, round_number=call.round_number)
-
     def _continues(self, call: StageCall) -> bool:
         """Returns True if the group is at the stage of a call."""
         if self._running is None:
@@ -187,6 +179,14 @@ class MaskedRegion(ClosedAtTheEnd):
         if data is None or _digest(data) != digest:
             raise StorageError("region.answer-damaged", file=self._file.path, round_number=round_number)
         return data
+
+
+def check_call(call: StageCall, plan: VerifiedPlan, region: str) -> None:
+    """Raises `ExchangeError` for a call of another plan, or of a round or stage that no plan has."""
+    if call.plan_digest != plan.digest or call.stage not in STAGES or call.attempt < 1:
+        raise ExchangeError("region.stage-foreign", region=region)
+    if not 1 <= call.round_number <= plan.rounds:
+        raise ExchangeError("region.round-range", rounds=plan.rounds, round_number=call.round_number)
 
 
 def _digest(data: bytes) -> str:

@@ -49,12 +49,17 @@ class Aggregation(Protocol):
     Attributes:
         name: The value of the plan's setting `aggregation`.
         plan: The plan.
-        tree: The aggregators of the plan.
+        logical: True for an engine without aggregators (`tree_of`).
     """
 
     name: ClassVar[str]
     plan: VerifiedPlan
-    tree: AggregationTree
+    logical: bool
+
+    @cached_property
+    def tree(self) -> AggregationTree:
+        """The aggregators of the plan."""
+        return tree_of(self.plan, logical=self.logical)
 
     def lacking(self, sender: str, present: Collection[str]) -> str | None:
         """Returns the reason against a sum of the silos present, for a sender; None if the sum is allowed.
@@ -107,7 +112,7 @@ class TrustedAggregation(Aggregation):
 
     name: ClassVar[str] = "trusted"
     plan: VerifiedPlan
-    tree: AggregationTree
+    logical: bool = False
 
     def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
         """Returns the reason against a sum with less noise than the plan counts on; None if the noise is enough.
@@ -138,13 +143,13 @@ class TrustedAggregation(Aggregation):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MaskedAggregation(Aggregation):
     """Sums of masked releases; the server learns the sums and no single release."""
 
     name: ClassVar[str] = "masked"
     plan: VerifiedPlan
-    tree: AggregationTree
+    logical: bool = False
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
 
     def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
@@ -170,4 +175,4 @@ def lacking_in_round(aggregation: Aggregation, sender: str, present: Collection[
 def aggregation_of(plan: VerifiedPlan, *, logical: bool = False) -> Aggregation:
     """Returns the way of making sums under a plan; `logical` is True for an engine without aggregators (`tree_of`)."""
     kind = MaskedAggregation if plan.aggregation == "masked" else TrustedAggregation
-    return kind(plan=plan, tree=tree_of(plan, logical=logical))
+    return kind(plan=plan, logical=logical)

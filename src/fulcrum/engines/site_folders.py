@@ -19,6 +19,7 @@ import msgspec
 
 from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.arrays import FloatArray
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.plan.signatures import read_signed_plan
 from fulcrum.core.plan.verified_plan import VerifiedPlan
@@ -115,24 +116,39 @@ class Deployment:
         return members
 
     @property
+    def aggregators(self) -> dict[str, list[str]]:
+        """The silos or aggregators below every aggregator, from the regions outward."""
+        tree = tree_of(self.plan)
+        outer = [node for tier in tree.levels[1:] for node in tier.nodes]
+        return self.regions | {node: list(tree.children(node)) for node in outer}
+
+    @property
+    def reporting(self) -> list[str]:
+        """The aggregators below the server."""
+        return list(tree_of(self.plan).levels[-1].nodes)
+
+    @property
     def sites(self) -> dict[str, Role]:
-        """The role of every site, by name."""
+        """The role of every site, by name; an aggregator of any tier has the role of a region."""
         roles: dict[str, Role] = {SERVER: "server"}
         for region, members in self.regions.items():
             roles[region] = "region"
             roles.update(dict.fromkeys(members, "silo"))
-        return roles
+        return roles | dict.fromkeys(self.aggregators, "region")
 
     @property
     def engine_names(self) -> dict[str, str]:
         """The technical name of every site, by the name in the plan."""
-        return {SERVER: SERVER} | technical_names(self.plan.federation)
+        technical = {SERVER: SERVER} | technical_names(self.plan.federation)
+        return {name: technical[name] for name in self.sites}
+
+    def parent(self, name: str) -> str:
+        """Returns the aggregator above a silo or an aggregator; the server above the outermost aggregators."""
+        return next((node for node, members in self.aggregators.items() if name in members), SERVER)
 
     def names_near(self, name: str) -> dict[str, str]:
         """Returns the technical names of a site and its neighbours that differ from the names in the plan."""
-        members = self.regions.get(name, [])
-        region = next((region for region, silos in self.regions.items() if name in silos), name)
-        near = list(self.regions) if name == SERVER else [name, region, *members]
+        near = self.reporting if name == SERVER else [name, self.parent(name), *self.aggregators.get(name, [])]
         technical = self.engine_names
         return {site: technical[site] for site in near if technical[site] != site}
 

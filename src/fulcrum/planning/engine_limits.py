@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from fulcrum.core.messages.aggregation_tree import levels_of, unmet_tiers
 from fulcrum.core.store.database import MOST_BYTES
 from fulcrum.planning.site_names import is_technical, technical_names
 
@@ -56,8 +57,13 @@ def refusals_on_flower(plan: "Plan") -> tuple[str, ...]:
 
 def _on_flower(plan: "Plan") -> Iterator[str]:
     silos = plan.federation.silo_names.tolist()
-    if several := _several_tiers(plan):
-        yield f"this engine runs plans with one tier of regions, {several}"
+    if unmet := ", ".join(unmet_tiers(plan)):
+        yield (
+            f"Flower has no aggregators, so its server sees the sums of regions, and the plan has a target against a "
+            f"server that sees the sums of {unmet} alone. Plan without the target of {unmet}"
+        )
+    if plan.federation.rosters is not None and (several := _several_tiers(plan)):
+        yield f"this engine runs plans whose membership changes with one tier of regions, {several}"
     if plan.federation.rosters is not None:
         yield (
             "Flower masks sums, and masks do not know membership that changes. Deploy on NVIDIA FLARE, or plan without "
@@ -78,6 +84,9 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
 
 
 def _on_tiers(plan: "Plan") -> str:
+    """Returns a refusal of aggregators above regions: no run of masked rounds of real processes has shown them yet."""
+    if len(levels_of(plan)) == 1 and plan.federation.rosters is None:
+        return ""
     several = _several_tiers(plan)
     return several and f"this engine runs plans with one tier of aggregators, {several}"
 
@@ -160,15 +169,17 @@ def _on_twins(plan: "Plan", sites: Sequence[str]) -> str:
 
 
 def _on_keys(plan: "Plan") -> str:
-    # A region of masked sums opens no release, and needs no key.
-    keyed = plan.federation.silo_names.tolist() if plan.is_masked else _sites(plan)
+    # A region of masked sums opens no release. The region needs a key if an outer aggregator adds up its sum.
+    keyless = plan.is_masked and len(levels_of(plan)) == 1
+    keyed = plan.federation.silo_names.tolist() if keyless else _sites(plan)
     missing = next((name for name in keyed if name not in plan.keys), None)
     if not plan.keys or missing is None:
         return ""
-    sites = "silo" if plan.is_masked else "silo and region"
+    sites = "silo" if keyless else "silo and region" if len(levels_of(plan)) == 1 else "silo and aggregator"
     return f"the plan carries keys, but none of {missing!r}. Give every {sites} a key, or none"
 
 
 def _sites(plan: "Plan") -> list[str]:
     """Returns the names of all sites but the server's."""
-    return [*plan.federation.innermost.nodes, *plan.federation.silo_names.tolist()]
+    nodes = [node for tier in levels_of(plan) for node in tier.nodes]
+    return [*nodes, *plan.federation.silo_names.tolist()]

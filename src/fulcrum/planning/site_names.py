@@ -52,12 +52,12 @@ def is_technical(name: str) -> bool:
 
 
 def technical_names(federation: Topology) -> dict[str, str]:
-    """Returns the technical name of every region and silo, by the name in the plan.
+    """Returns the technical name of every aggregator and silo, by the name in the plan.
 
     A silo's declared name, from the column `site`, comes first. The names may coincide: `engine_limits.refusals`
     refuses such a plan.
     """
-    names = {name: technical_name(name) for name in federation.innermost.nodes}
+    names = {name: technical_name(name) for tier in federation.tiers for name in tier.nodes}
     silos: list[str] = federation.silo_names.tolist()
     declared: list[str] = [""] * len(silos) if federation.declared_sites is None else federation.declared_sites.tolist()
     return names | {silo: site or technical_name(silo) for silo, site in zip(silos, declared, strict=True)}

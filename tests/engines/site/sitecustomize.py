@@ -59,10 +59,11 @@ def silent() -> None:
     """The silo that FULCRUM_TEST_SILENT names adds no noise to what it releases, and no region looks at norms."""
     import numpy as np
 
-    from fulcrum.aggregation import regional_aggregator as region
+    from fulcrum.aggregation import contributions
     from fulcrum.core.silo import releasing
 
-    region.norm_bounds = lambda *given: (0.0, np.inf)
+    contributions.norm_bounds = lambda *given: (0.0, np.inf)
+    contributions.least_sum = lambda *given: 0.0
 
     name, terms_of, mechanism_of = (
         os.environ["FULCRUM_TEST_SILENT"],
@@ -236,6 +237,25 @@ def fall() -> None:
     striking(MaskedRegion, "begin", of_call)
     striking(MaskedStation, "masked_update", of_request)
     striking(MaskedStation, "answer", of_request)
+
+
+def forward() -> None:
+    """The outer aggregator FULCRUM_TEST_FORWARD sends the sum of its first child in the place of its own, in its name."""
+    from fulcrum.aggregation.regional_aggregator import Region
+    from fulcrum.core.messages.regional_reply import RegionalSum
+
+    close_round = Region.close_round
+
+    def forwarded(self, round_number, **named):
+        answer = close_round(self, round_number, **named)
+        if self._region != os.environ["FULCRUM_TEST_FORWARD"] or not isinstance(answer, RegionalSum):
+            return answer
+        _, data = self._file.release_of(round_number, min(self.members))
+        values, _ = self._intake.restore(min(self.members), data)
+        fields = {name: getattr(answer, name) for name in ("plan_digest", "region", "round_number", "layout", "step")}
+        return RegionalSum(**fields, members=answer.members, values=values)
+
+    Region.close_round = forwarded
 
 
 def mute() -> None:

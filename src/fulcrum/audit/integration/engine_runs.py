@@ -20,7 +20,7 @@ from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.audit.integration.masked_noise import canaries_of
 from fulcrum.audit.integration.release_noise import VALUES_A_SILO
-from fulcrum.core.messages.membership import senders_of
+from fulcrum.core.messages.aggregation_tree import AggregationTree, levels_of, tree_of
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.engines.engine import engine_named
 from fulcrum.engines.flower.flower_simulation import simulate
@@ -56,8 +56,8 @@ def check_engine(engine: str, plan: Plan) -> None:
     engine_named(engine).check(Deployment(plan=plan, train=CANARIES))
     if any(importlib.util.find_spec(name) is None for name in _NEEDS[engine]):
         raise MissingExtraError("engine.not-installed", package=ENGINES[engine], extra=engine)
-    regions = len(plan.federation.innermost.nodes) if engine == "nvflare" else 0
-    sites = len(plan.federation) + regions + 1
+    aggregators = sum(len(tier.nodes) for tier in levels_of(plan)) if engine == "nvflare" else 0
+    sites = len(plan.federation) + aggregators + 1
     if sites > _MOST_SITES[engine]:
         raise ParameterError("audit.sites-too-many", engine_name=ENGINES[engine], most=_MOST_SITES[engine], sites=sites)
 
@@ -65,7 +65,7 @@ def check_engine(engine: str, plan: Plan) -> None:
 def engine_run_probes(
     plan: Plan, errors: Errors, *, engine: str, seed: int, seconds: float = SECONDS, on_round: OnRound = lambda *_: None
 ) -> list[Probe]:
-    """Returns, by region, the verdict on the sums of an engine's server: the plan's noise and clipped canaries.
+    """Returns the verdict on the sums of an engine's server, by sender: the plan's noise and clipped canaries.
 
     Args:
         plan: The plan, run to its last round; on Flower with masked sums.
@@ -77,17 +77,23 @@ def engine_run_probes(
     """
     check_engine(engine, plan)
     began, runs, longest = time.monotonic(), 0, 0.0
-    seen: dict[str, list[tuple[FloatArray, FloatArray]]] = {name: [] for name in senders_of(plan)}
+    seen: dict[str, list[tuple[FloatArray, FloatArray]]] = {name: [] for name in _tree(plan, engine).reporting}
     while runs < _MOST_RUNS:
         started = time.monotonic()
         sums = _run(plan, engine, seed + runs, partial(on_round, f"{ENGINES[engine]}, run {runs + 1}"))
         for name, region_runs in seen.items():
-            region_runs.append(canaries_of(plan, [total for total in sums if total.region == name], seed + runs))
+            own = [total for total in sums if total.region == name]
+            region_runs.append(canaries_of(plan, own, seed + runs, logical=engine == "flower"))
         runs, longest = runs + 1, max(longest, time.monotonic() - started)
         enough = all(sum(sent.size for sent, _ in region_runs) >= VALUES_A_SILO for region_runs in seen.values())
         if enough or time.monotonic() - began + longest > seconds:
             break
     return [_probe(engine, name, region_runs, errors) for name, region_runs in seen.items()]
+
+
+def _tree(plan: Plan, engine: str) -> AggregationTree:
+    """Returns the aggregators of a plan on an engine; Flower has none."""
+    return tree_of(plan, logical=engine == "flower")
 
 
 def _probe(engine: str, name: str, runs: Sequence[tuple[FloatArray, FloatArray]], errors: Errors) -> Probe:
@@ -122,7 +128,7 @@ def _run(plan: Plan, engine: str, seed: int, tell: Callable[[int, int], None]) -
             history = simulate(deployment, folder, on_round=lambda at: tell(at.round, plan.rounds)).history
             sums = read_kept_sums(folder / SERVER / "state")
     for summary in history:
-        for name in senders_of(plan):
+        for name in _tree(plan, engine).reporting:
             if name not in summary["summed"]:
                 why = summary["withheld"].get(name, "it did not answer")
                 raise EngineError(

@@ -20,6 +20,7 @@ from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.audit.integration.canary_training import ARRAY, expected_signal, gradient_rows, start, train
 from fulcrum.audit.integration.release_noise import MOST_MEMBERS, REGION_ROUNDS, VALUES_A_SILO
 from fulcrum.core.masking.masking_group import group_of
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.layout import Layout, in_units
 from fulcrum.core.messages.membership import group_name_of, members_of, senders_of
 from fulcrum.core.messages.model_message import model_digest
@@ -36,7 +37,7 @@ from fulcrum.planning.plan import Plan
 def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = None) -> list[Probe]:
     """Returns the verdict on the masked sum of the smallest group: the noise of all its silos, and nothing else.
 
-    The result is empty for plans of several tiers and for large groups, which cannot run here.
+    The result is empty for large groups, which cannot run here.
 
     Args:
         plan: A plan with masked sums.
@@ -44,7 +45,7 @@ def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = N
         seed: Seed of the updates, and of the noise in research.
         silo: Run the group of this silo.
     """
-    if not plan.is_masked or len(plan.federation.tiers) > 1:
+    if not plan.is_masked:
         return []
     names = senders_of(plan) if silo is None else (group_name_of(plan, silo),)
     fitting = [name for name in names if 2 <= len(members_of(plan, name)) <= MOST_MEMBERS]
@@ -55,23 +56,27 @@ def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = N
     rounds, parameters = min(plan.rounds, REGION_ROUNDS), plan.parameters or VALUES_A_SILO // REGION_ROUNDS
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
         sums = _masked_sums(plan, name, list(members), rounds, parameters, seed, Path(scratch))
-    sent, expected = canaries_of(plan, sums, seed)
+    sent, expected = canaries_of(plan, sums, seed, logical=True)
     return [probe("a masked sum", name, sent - expected, errors, expected, parameters=parameters)]
 
 
-def canaries_of(plan: Plan, sums: Sequence[RegionalSum], seed: int) -> tuple[FloatArray, FloatArray]:
-    """Returns a group's sums of canaries, (rounds, parameters), and their expected content, in widths of their noise.
+def canaries_of(
+    plan: Plan, sums: Sequence[RegionalSum], seed: int, *, logical: bool = False
+) -> tuple[FloatArray, FloatArray]:
+    """Returns sums of canaries, (rounds, parameters), and their expected content, in widths of their noise.
 
     Args:
         plan: The plan of the releases.
-        sums: Sums of the same group, of all its silos, or of as many as the plan asks for.
+        sums: Sums of the same group or aggregator, of all its silos, or of as many as the plan asks for.
         seed: Seed of the canaries' directions.
+        logical: True for the sums of masked groups, False for sums of the nodes that report to a server.
     """
     sent = np.array([in_units(total.values, total.step) for total in sums])
+    tree = tree_of(plan, logical=logical)
     expected = np.zeros_like(sent)
     widths = []
     for row, total in zip(expected, sums, strict=True):
-        members = members_of(plan, total.region)
+        members = tree.silos(total.region)
         there = [members[silo] for silo in total.members]
         for silo in there:
             row += expected_signal(plan, silo, seed, total.round_number, len(row))

@@ -86,14 +86,14 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
     """Returns the verdict on the sum of the smallest region of several silos: their noise, and nothing else.
 
     Silos release through scratch ledgers and seal to a scratch key, and the region opens, checks and sums, as on a real
-    federation. The result is empty for plans of several tiers, for noise of aggregators, and for masked sums
+    federation. The result is empty for noise of aggregators, and for masked sums
     (`fulcrum.audit.integration.masked_noise`).
     """
     federation = plan.federation
     sizes = np.bincount(federation.innermost.parent_of)
     fitting = [region for region in range(len(sizes)) if 2 <= sizes[region] <= MOST_MEMBERS]
     trusted = plan.silos_draw_noise and not plan.is_masked
-    if len(federation.tiers) > 1 or not trusted or not fitting:
+    if not trusted or not fitting:
         return []
     name = federation.innermost.nodes[min(fitting, key=lambda region: int(sizes[region]))]
     parameters, rounds = plan.parameters or VALUES_A_SILO // REGION_ROUNDS, min(plan.rounds, REGION_ROUNDS)

@@ -27,7 +27,7 @@ from fulcrum.cli.shared_options.options import (
     option,
 )
 from fulcrum.cli.shared_options.training_options import TrackingOptions, TrainingOptions
-from fulcrum.core.messages.membership import senders_of
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.nvflare.flare_engine import FLARE
@@ -133,7 +133,7 @@ def _further(deployment: Deployment, done: LocalRun, folder: Path) -> Further:
     lines = []
     if plan.is_deployment:
         lines.append(("ledgers", f"{sum(releases.values())} releases of {len(plan.federation)} silos charged"))
-    silent = sorted(set(senders_of(plan)) - {region for summary in done.history for region in summary["summed"]})
+    silent = sorted(set(tree_of(plan).reporting) - {region for summary in done.history for region in summary["summed"]})
     notes = [(True, f"{', '.join(silent)} never sent a sum: log.txt in the kit has the reason.")] if silent else []
     data = {"sites": len(deployment.sites), "releases": releases}
     return Further(data=data, lines=lines, notes=notes)

@@ -109,15 +109,19 @@ def tree_of(plan: PlanData, *, logical: bool = False) -> AggregationTree:
     Raises:
         ExchangeError: Two nodes of the tree have one name, so that a key would belong to both.
     """
-    federation = plan.federation
-    reads_regions = is_one_group(plan) or plan.server != "sum"
-    levels = federation.tiers[:1] if logical or reads_regions else federation.tiers
+    levels = levels_of(plan, logical=logical)
     if plan.federation.rosters is not None and len(plan.federation.tiers) > 1:
         raise ExchangeError("plan.rosters-in-tiers")  # an outer sum of a round would need the rosters of its regions
     names = Counter(node for tier in levels for node in tier.nodes)
     if len(levels) > 1 and (twice := next((name for name, count in names.items() if count > 1), None)) is not None:
         raise ExchangeError("plan.node-repeated", name=twice)
     return AggregationTree(plan=plan, levels=levels)
+
+
+def levels_of(plan: PlanData, *, logical: bool = False) -> tuple[Tier, ...]:
+    """Returns the tiers of a plan whose nodes add up sums; see `tree_of`."""
+    reads_regions = is_one_group(plan) or plan.server != "sum"
+    return plan.federation.tiers[:1] if logical or reads_regions else plan.federation.tiers
 
 
 def check_logical(plan: PlanData) -> None:
@@ -131,6 +135,6 @@ def unmet_tiers(plan: PlanData) -> tuple[str, ...]:
 
     A target on an outer tier bounds the knowledge of a server that sees nothing finer than the sums of the tier.
     """
-    outer = tree_of(plan).levels[1:]
+    outer = levels_of(plan)[1:]
     targets = {*plan.epsilon_target, *plan.required_multiplier}
     return tuple(tier.name for tier in outer if tier.name in targets)

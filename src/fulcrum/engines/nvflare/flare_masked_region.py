@@ -1,4 +1,4 @@
-"""The middle of the hierarchy in masked rounds: a region's site sums its masked group, or relays for the one group."""
+"""The middle of the hierarchy in masked rounds: a site sums its masked group, adds up sums, or relays for one group."""
 
 import threading
 import time
@@ -14,13 +14,15 @@ from nvflare.edge.updater import Updater
 from fulcrum.aggregation.group_relay import GroupRelay
 from fulcrum.aggregation.masked_region import MaskedRegion
 from fulcrum.aggregation.stage_messages import StageEnd, reply_of_region, stage_call_from_bytes
+from fulcrum.aggregation.staged_node import StagedNode
 from fulcrum.core.masking.masking_messages import INPUT
-from fulcrum.core.messages.model_message import unpack_model
+from fulcrum.core.messages.aggregation_tree import tree_of
+from fulcrum.core.messages.model_message import model_layout, unpack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.silo.site import SUMS, Site, once_free
 from fulcrum.core.silo.site_records import own_record
-from fulcrum.engines.nvflare.flare_region import RegionGatherer
+from fulcrum.engines.nvflare.flare_region import RegionGatherer, patience_of, sealed_upward
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, site_of
 from fulcrum.engines.nvflare.site_jobs.stage_tasks import ADDRESSES, CALL, REPLIES, REPLY, put_requests, requests_in
 from fulcrum.errors import FulcrumError, StorageError
@@ -44,7 +46,7 @@ class _StageUpdater(Updater):  # type: ignore[misc]
                 self._after(error)
                 raise
             put_requests(task_data, requests)
-            self._deadline = time.monotonic() + self._site.settings.patience
+            self._deadline = time.monotonic() + patience_of(self._site)
         return super().start_task(task_data, fl_ctx)
 
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
@@ -55,7 +57,7 @@ class _StageUpdater(Updater):  # type: ignore[misc]
         """
         with self._lock:
             try:
-                self._take(update.get(REPLY))
+                self._take(update.get(REPLY, update.get(ANSWER)))
             except FulcrumError as error:
                 self._after(error)
                 claimed = repr(peer.get_identity_name()) if (peer := fl_ctx.get_peer_context()) else "nobody"
@@ -103,6 +105,19 @@ class _StageUpdater(Updater):  # type: ignore[misc]
     def _finish(self, fl_ctx: FLContext) -> Shareable:
         """Returns the region's reply of the stage."""
 
+    def _answer(self, content: bytes, fl_ctx: FLContext) -> Shareable:
+        """Returns an aggregator's reply, sealed to an outer aggregator if the plan has one above the site."""
+        answer, reply = Shareable(), reply_of_region(content)
+        answer[ANSWER] = sealed_upward(self._site, content, reply.round_number)
+        if isinstance(reply, RegionalSum):
+            outcome = f"sum of {len(reply.members)}"
+        elif isinstance(reply, Withheld):
+            outcome = f"withheld: {reply.reason}"
+        else:
+            outcome = _outcome(reply)
+        self.log_info(fl_ctx, f"round {reply.round_number}: {outcome}", fire_event=False)
+        return answer
+
     def _after(self, error: FulcrumError) -> None:
         """Cleans up after an error."""
         del error
@@ -131,17 +146,7 @@ class SummingUpdater(_StageUpdater):
         return self._open_region().missing
 
     def _finish(self, fl_ctx: FLContext) -> Shareable:
-        answer = Shareable()
-        answer[ANSWER] = self._open_region().finish()
-        reply = reply_of_region(answer[ANSWER])
-        if isinstance(reply, RegionalSum):
-            outcome = f"sum of {len(reply.members)}"
-        elif isinstance(reply, Withheld):
-            outcome = f"withheld: {reply.reason}"
-        else:
-            outcome = _outcome(reply)
-        self.log_info(fl_ctx, f"round {reply.round_number}: {outcome}", fire_event=False)
-        return answer
+        return self._answer(self._open_region().finish(), fl_ctx)
 
     def _open_region(self) -> MaskedRegion:
         """Opens the file of sums at the first use, and again after an error of the file."""
@@ -158,6 +163,44 @@ class SummingUpdater(_StageUpdater):
         if isinstance(error, StorageError) and self._region is not None:
             self._region.close()
             self._region = None
+
+
+class OuterUpdater(_StageUpdater):
+    """Runs a stage at an outer aggregator: the children get the server's call, and their sums are added up here."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(site)
+        self._node: StagedNode | None = None
+
+    def _begin(self, task: Shareable) -> dict[str, bytes]:
+        packed = task.get(MODEL)
+        self._open_node().begin(task.get(CALL), None if packed is None else model_layout(packed))
+        return {}  # children take the call itself from the task
+
+    def _take(self, reply: Any) -> None:
+        self._open_node().take(reply)
+
+    def _missing(self) -> frozenset[str]:
+        return self._open_node().missing
+
+    def _finish(self, fl_ctx: FLContext) -> Shareable:
+        return self._answer(self._open_node().finish(), fl_ctx)
+
+    def _open_node(self) -> StagedNode:
+        """Opens the file of sums at the first use, and again after an error of the file."""
+        site = self._site
+        if self._node is None:
+            name, key = site.settings.name, site.key
+            self._node = once_free(
+                lambda: own_record(site, SUMS, lambda path: StagedNode.open(path, site.plan, name, key, create=False))
+            )
+        return self._node
+
+    def _after(self, error: FulcrumError) -> None:
+        """Closes a file of sums after a storage error, so that the next attempt opens the file again."""
+        if isinstance(error, StorageError) and self._node is not None:
+            self._node.close()
+            self._node = None
 
 
 class RelayUpdater(_StageUpdater):
@@ -195,7 +238,10 @@ class MaskedRegionGatherer(RegionGatherer):
         """Returns the region's updater."""
         site = site_of(fl_ctx, "region")
         self._silos = {technical: silo for silo, technical in site.settings.engine_names.items()}
-        return RelayUpdater(site) if is_one_group(site.plan) else SummingUpdater(site)
+        if is_one_group(site.plan):
+            return RelayUpdater(site)
+        is_region = tree_of(site.plan).level(site.settings.name) == 0
+        return SummingUpdater(site) if is_region else OuterUpdater(site)
 
     def _address_task(self, event_type: str, fl_ctx: FLContext) -> None:
         """Leaves in the copy of a task that goes to a silo the request of the silo alone, to save the network.

@@ -1,4 +1,4 @@
-"""The middle of the hierarchy: a region's gatherer, built on NVIDIA FLARE's own."""
+"""The middle of the hierarchy: the gatherer of a region or of an outer aggregator, built on NVIDIA FLARE's own."""
 
 import threading
 import time
@@ -14,10 +14,13 @@ from nvflare.edge.updater import Updater
 from nvflare.fuel.utils.waiter_utils import WaiterRC, conditional_wait
 
 from fulcrum.aggregation.regional_aggregator import Region
+from fulcrum.aggregation.sum_sealing import SumSealer
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.model_message import model_layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.silo.site import SUMS, Site, once_free
 from fulcrum.core.silo.site_records import own_record
+from fulcrum.core.topology import ROOT
 from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers_at_start
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError, StorageError
@@ -26,7 +29,10 @@ _UPDATE_TIMEOUT = 10.0
 
 
 class RegionUpdater(Updater):  # type: ignore[misc]
-    """Gathers the sealed releases of a round and answers with their sum, or with the reason for withholding the sum."""
+    """Gathers the sealed releases or sums of a round, and answers with their sum or the reason for withholding the sum.
+
+    An answer to an outer aggregator is sealed to the aggregator: the server, which carries the answer, cannot read it.
+    """
 
     def __init__(self, site: Site) -> None:
         super().__init__()
@@ -50,21 +56,22 @@ class RegionUpdater(Updater):  # type: ignore[misc]
                 self._after(error)
                 raise
             self._round, self._summed = number, summed
-            self._deadline = time.monotonic() + self._site.settings.patience
+            self._deadline = time.monotonic() + patience_of(self._site)
             self._answered = set()
         return super().start_task(task_data, fl_ctx)
 
     def process_child_update(self, update: Shareable, fl_ctx: FLContext) -> tuple[bool, Shareable | None]:
-        """Accepts a silo's release or decline; a message that does not belong in the sum is refused and logged.
+        """Accepts a silo's release or decline, or a child's answer; other messages are refused and logged.
 
-        The silo's signature alone identifies the sender. The name in the message is a claim of the sender, and the
-        engine does not check the claim. A region that trusted the claim would let a silo answer for another silo, and
-        close the round without the other silo's release. A refused message therefore counts as absent.
+        The signature of a silo, or the proof of a child, alone identifies the sender. The name in the message is a
+        claim of the sender, and the engine does not check the claim. A region that trusted the claim would let a silo
+        answer for another silo, and close the round without the other silo's release. A refused message therefore
+        counts as absent.
         """
         with self._lock:
             try:
                 region = self._open_region()
-                if (sealed := update.get(RELEASE)) is not None:
+                if (sealed := update.get(RELEASE, update.get(ANSWER))) is not None:
                     self._answered.add(region.accept(sealed, self._round))
                     return True, None
                 silo = region.checked_decline(update.get(DECLINE), self._round)
@@ -81,7 +88,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
     def ready(self) -> bool:
         """True if every silo of the round has released or declined, the time is up, or the round was summed before."""
         with self._lock:
-            members = self._open_region().roster(self._round).keys()  # a silo that joins later is not waited for
+            members = self._open_region().roster(self._round)  # a silo that joins later is not waited for
             return self._summed or self._answered >= members or time.monotonic() > self._deadline
 
     def prepare_update_for_parent(self, fl_ctx: FLContext) -> Shareable | None:
@@ -89,6 +96,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         with self._lock:
             try:
                 answer = self._open_region().close_round(self._round, forget=False)
+                sent = sealed_upward(self._site, answer.to_bytes(), self._round)
             except FulcrumError as error:
                 self._after(error)
                 self.log_error(fl_ctx, f"round {self._round}: no answer: {error}", fire_event=False)
@@ -97,7 +105,7 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         self.log_info(fl_ctx, f"round {self._round}: {outcome}", fire_event=False)
         threading.Thread(target=self._forget, daemon=True).start()  # while the answer is on its way
         reply = Shareable()
-        reply[ANSWER] = answer.to_bytes()
+        reply[ANSWER] = sent
         return reply
 
     def _forget(self) -> None:
@@ -128,6 +136,23 @@ class RegionUpdater(Updater):  # type: ignore[misc]
         if isinstance(error, StorageError) and self._region is not None:
             self._region.close()
             self._region = None
+
+
+def patience_of(site: Site) -> float:
+    """Returns the seconds that an aggregator waits: a region its patience, an outer aggregator longer.
+
+    The server waits half as long again (`flare_server`), and every tier in between has an equal part of the difference.
+    """
+    tree = tree_of(site.plan)
+    return site.settings.patience * (1 + tree.level(site.settings.name) / (2 * len(tree.levels)))
+
+
+def sealed_upward(site: Site, content: bytes, round_number: int) -> bytes:
+    """Returns a message to the server as it is, and a message to an outer aggregator sealed to the aggregator."""
+    name = site.settings.name
+    if tree_of(site.plan).parent(name) == ROOT:
+        return content
+    return SumSealer(site.plan, name, site.key).seal(content, round_number)
 
 
 class RegionGatherer(HierarchicalUpdateGatherer):  # type: ignore[misc]

@@ -66,8 +66,7 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         raise DataError("flare.folder-blank", folder=target.absolute())
     with made_whole(target, replaces=deployment.replaces) as work:
         kits = _provision(deployment, work)
-        # A region of masked sums opens nothing and signs nothing: the region has no key.
-        keyless = {"server", "region"} if deployment.plan.is_masked else {"server"}
+        keyless = {"server"} if _aggregators_have_keys(deployment) else {"server", "region"}
         homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role not in keyless}
         keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
         plan = signed_plan(deployment, work, keys, issuer_key)
@@ -88,6 +87,11 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
             issuer_made=(work / "issuer.key").exists(),
         )
     return {"sites": len(kits), "plan_digest": plan.digest, "issuer": plan.issuer, "keys_made": bool(keys)}
+
+
+def _aggregators_have_keys(deployment: Deployment) -> bool:
+    """Returns False for masked sums without outer aggregators: a region then opens nothing and seals nothing."""
+    return not deployment.plan.is_masked or len(deployment.aggregators) > len(deployment.regions)
 
 
 def _component_names(deployment: Deployment, role: Role) -> list[str]:
@@ -128,8 +132,11 @@ def _write_site(
         f"nvflare/{role}.md",
         name=name,
         site=kit.name,
-        region=next((region for region, members in deployment.regions.items() if name in members), name),
-        silos=deployment.regions.get(name, []),
+        region=name if role == "server" else deployment.parent(name),
+        silos=deployment.aggregators.get(name, []),
+        is_outer=role == "region" and name not in deployment.regions,
+        parent="the server" if (parent := deployment.parent(name)) == SERVER else parent,
+        has_key=_aggregators_have_keys(deployment),
         spare=plan.dropouts,
         moves=deployment.plan.server_rule.clause,
         digest=plan.digest,
@@ -165,10 +172,10 @@ def _provision(deployment: Deployment, work: Path) -> dict[str, Path]:
         {"name": ADMIN, "type": "admin", "org": PROJECT, "role": "project_admin"},
     ]
     technical = deployment.engine_names
-    for region, members in deployment.regions.items():
-        closed = {"type": "client", "org": PROJECT, "allow_log_streaming": False}
-        participants.append(closed | {"name": technical[region]})
-        participants.extend(closed | {"name": technical[member], "parent": technical[region]} for member in members)
+    closed = {"type": "client", "org": PROJECT, "allow_log_streaming": False}
+    participants.extend(closed | {"name": technical[node]} for node in deployment.reporting)
+    for node, members in reversed(deployment.aggregators.items()):
+        participants.extend(closed | {"name": technical[member], "parent": technical[node]} for member in members)
     described = {"name": PROJECT, "description": "Fulcrum", "connection_security": "mtls", "api_version": 3}
     project = Project(name=PROJECT, description="Fulcrum", props=described)
     for participant in participants:

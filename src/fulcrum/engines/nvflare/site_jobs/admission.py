@@ -9,6 +9,7 @@ import io
 import re
 import threading
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from nvflare.private.fed.client.training_cmds import DeployProcessor
 
 from fulcrum.core.messages.membership import region_of, regions_of
 from fulcrum.core.silo.site import Role, Site
+from fulcrum.core.topology import Topology
 from fulcrum.engines.nvflare.site_jobs.job_messages import APP, FOLDER, site_of
 
 _ORDERS = (
@@ -129,9 +131,7 @@ def restrict_peers(cell: Any, site: Site) -> None:
     therefore rests on the origin: releases and declines are signed.
     """
     name, technical = site.settings.name, site.settings.engine_names
-    # By the regions of the federation: where all silos are one masked group, a region still relays for its silos.
-    silos = {silo for silo, region in regions_of(site.plan.federation).items() if region == name}
-    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else silos
+    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else _neighbours(site.plan.federation, name)
     own, near = technical.get(name, name), {technical.get(peer, peer) for peer in peers}
 
     def refusal(message: Any) -> Any:
@@ -141,6 +141,18 @@ def restrict_peers(cell: Any, site: Site) -> None:
         return make_reply(ReturnCode.UNAUTHENTICATED, "this site does not know you, or does not do that for you")
 
     cell.core_cell.add_incoming_request_filter("*", "*", refusal)
+
+
+def _neighbours(federation: Topology, name: str) -> set[str]:
+    """Returns the silos and aggregators next to an aggregator.
+
+    By the tiers of the federation: where all silos are one masked group, a region still relays for its silos.
+    """
+    near = {silo for silo, region in regions_of(federation).items() if region == name}
+    for inner, outer in pairwise(federation.tiers):
+        for child, code in zip(inner.nodes, outer.parent_of.tolist(), strict=True):
+            near |= {child, outer.nodes[code]} if name in (child, outer.nodes[code]) else set()
+    return near
 
 
 def restrict_peers_at_start(component: Any, role: Role) -> threading.Event:

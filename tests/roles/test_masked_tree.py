@@ -1,0 +1,289 @@
+"""Masked groups at the innermost tier, and their sums under trusted sums further out."""
+
+import msgspec
+import numpy as np
+import pytest
+from error_codes import coded
+from masked import MODEL, MaskedWorld
+
+from fulcrum.aggregation.masked_group import STAGES
+from fulcrum.aggregation.masked_region import MaskedRegion
+from fulcrum.aggregation.stage_messages import StageCall, StageEnd, reply_of_region
+from fulcrum.aggregation.staged_node import StagedNode
+from fulcrum.aggregation.sum_sealing import SumSealer
+from fulcrum.core.masking.masking_messages import ATTESTATION, INPUT, KEYS, SHARES, UNMASKING
+from fulcrum.core.messages.aggregation_tree import tree_of
+from fulcrum.core.messages.model_message import model_layout, pack_model
+from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
+from fulcrum.core.messages.release_message import Release
+from fulcrum.core.plan.verified_plan import verified_plan
+from fulcrum.core.silo.site import ledger_name
+from fulcrum.core.store.ledger_reading import read_ledger
+from fulcrum.errors import ExchangeError
+from fulcrum.server.masked_server import MaskedServer
+
+SIZES = {region: dict.fromkeys([f"{region}{k}" for k in (1, 2, 3)], 100) for region in "abcd"}
+OUTER = {"country": {"east": ["a", "b"], "west": ["c", "d"]}}
+SUM = {"region": 4.0, "country": 2.0}
+
+
+class MaskedTree:
+    """Two countries with two masked regions each, and a server that calls the stages."""
+
+    def __init__(self, world):
+        self.world, self.plan, self.opened = world, verified_plan(world.plan), {}
+        self.tree, self.asked, self.seen = tree_of(self.plan), [], []
+        self.gone = {}  # silo, region or country -> the stage from which it is silent
+        self.before = lambda name, stage, attempt: None  # strikes before an aggregator begins a stage
+        self.server = self.opened_server()
+
+    def opened_server(self):
+        return MaskedServer.open(self.world.folder / "server", self.plan, MODEL, by_region=True)
+
+    def node(self, name):
+        if name not in self.opened:
+            path, key = self.world.folder / f"{name}.db", self.world.folder / f"{name}.key"
+            if self.tree.level(name):
+                self.opened[name] = StagedNode.open(path, self.plan, name, key)
+            else:
+                self.opened[name] = MaskedRegion.open(path, self.plan, name)
+        return self.opened[name]
+
+    def restart(self, name):
+        self.node(name).close()
+        del self.opened[name]
+
+    def silent(self, name, stage):
+        return name in self.gone and STAGES.index(self.gone[name]) <= STAGES.index(stage)
+
+    def stage(self, name, call):
+        """Runs a stage at an aggregator with everything below, and returns the reply."""
+        called = msgspec.msgpack.decode(call)
+        stage, node = called["stage"], self.node(name)
+        self.before(name, stage, called["attempt"])
+        node = self.node(name)
+        if self.tree.level(name):
+            node.begin(call, model_layout(pack_model(MODEL)) if stage == KEYS else None)
+            for child in sorted(node.missing):
+                if not self.silent(child, stage):
+                    reply = self.stage(child, call)
+                    self.seen.append((child, reply))
+                    node.take(self.sealed(child, reply, called["round_number"]))
+        else:
+            requests = node.begin(call, self.server.model if stage == KEYS else None)
+            for silo, request in requests.items():
+                if not self.silent(silo, stage):
+                    self.asked.append((silo, stage))
+                    node.take(self.world.answer(silo, request, self.server.model))
+        return node.finish()
+
+    def sealed(self, name, reply, number=1):
+        return SumSealer(self.plan, name, self.world.folder / f"{name}.key").seal(reply, number)
+
+    def carry(self, requests, take):
+        for name, data in requests.items():
+            if not self.silent(name, msgspec.msgpack.decode(data)["stage"]):
+                take(self.stage(name, data), name)
+
+    def run(self):
+        return self.server.run_round(self.carry)
+
+    def releases(self, number=1):
+        """Every silo's release of a round, as its ledger stores the release."""
+        found = {}
+        for silo in self.plan.federation.silo_names.tolist():
+            with read_ledger(self.world.folder / silo / "state" / ledger_name(silo)) as ledger:
+                for entry in ledger.entries():
+                    if entry.round_number == number:
+                        found[silo] = Release.from_bytes(ledger.payload_of(entry))
+        return found
+
+    def close(self):
+        for node in self.opened.values():
+            node.close()
+
+
+@pytest.fixture
+def make(tmp_path):
+    made = []
+
+    def build(**options):
+        world = MaskedWorld(tmp_path, SIZES, outer=OUTER, **({"epsilon": SUM, "rounds": 2} | options))
+        made.append(MaskedTree(world))
+        return made[-1]
+
+    yield build
+    for tree in made:
+        tree.close()
+
+
+def call(tree, stage, number=1, attempt=1):
+    return StageCall(plan_digest=tree.plan.digest, round_number=number, attempt=attempt, stage=stage).to_bytes()
+
+
+def test_masked_groups_under_trusted_sums_end_with_the_sum_of_all_releases(make):
+    tree = make()
+    before = np.concatenate([array.ravel() for array in tree.server.model.values()])
+    summary = tree.run()
+    assert summary["summed"] == ["east", "west"]
+    assert summary["members"]["west"] == ["c1", "c2", "c3", "d1", "d2", "d3"]
+    released = sum(release.values * release.step for release in tree.releases().values())
+    after = np.concatenate([array.ravel() for array in tree.server.model.values()])
+    assert after - before == pytest.approx(released, abs=1e-9)
+    sums = [reply_of_region(reply) for _, reply in tree.seen]
+    assert {reply.region for reply in sums if isinstance(reply, RegionalSum)} == set("abcd")
+    tree.run()
+    assert tree.server.is_finished
+    tree.world.check_ledgers()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("who", ["a", "east"])
+def test_an_aggregator_that_restarts_at_any_stage_costs_a_round_at_most_and_ledgers_show_what_left(make, who, stage):
+    """A country has no state of a stage; a region that loses its masked group begins another attempt."""
+    tree, struck = make(), []
+
+    def strike(name, at, attempt):
+        if (name, at, attempt) == (who, stage, 1) and not struck:
+            struck.append(name)
+            tree.restart(name)
+
+    tree.before = strike
+    summary = tree.run()
+    assert struck == [who]
+    lost = who == "a" and stage == UNMASKING
+    assert summary["summed"] == ([] if lost else ["east", "west"]) or (lost and summary["summed"] == ["west"])
+    tree.run()
+    assert tree.server.is_finished
+    tree.world.check_ledgers()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_country_without_one_of_its_regions_gives_no_sum(make, stage):
+    """The target on the country counts on the noise of both regions."""
+    tree = make()
+    tree.gone = {"b": stage}
+    summary = tree.run()
+    assert summary["summed"] == ["west"]
+    assert "east" in summary["withheld"] or "east" in summary["missing"]
+    tree.gone = {}
+    assert tree.run()["summed"] == ["east", "west"]
+    tree.world.check_ledgers()
+
+
+def test_a_country_without_a_target_goes_on_with_the_regions_that_are_there(make):
+    tree = make(epsilon={"region": 4.0})
+    tree.gone = {"b": INPUT}
+    summary = tree.run()
+    assert summary["summed"] == ["east", "west"]
+    assert summary["members"]["east"] == ["a1", "a2", "a3"]
+
+
+def test_a_silo_within_the_dropouts_is_missing_at_every_tier_and_the_round_ends(tmp_path):
+    sizes = {region: dict.fromkeys([f"{region}{k}" for k in range(1, 6)], 100) for region in "ab"}
+    world = MaskedWorld(tmp_path, sizes, outer={"country": {"east": ["a", "b"]}}, epsilon=SUM, dropouts=1)
+    tree = MaskedTree(world)
+    tree.gone = {"a2": INPUT}
+    assert tree.run()["members"] == {"east": ["a1", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5"]}
+    tree.close()
+
+
+def test_a_region_that_withholds_ends_the_round_of_its_country_and_no_other(make):
+    tree = make()
+    tree.gone = {"a1": INPUT}
+    summary = tree.run()
+    assert summary["summed"] == ["west"]
+    assert "1 of 2 sums are missing, such as the sum of 'a'" in summary["withheld"]["east"]
+
+
+def test_no_neighbour_ends_a_stage_or_sums_for_a_region(make):
+    tree = make()
+    node = tree.node("east")
+    node.begin(call(tree, KEYS), model_layout(pack_model(MODEL)))
+    assert node.missing == {"a", "b"}
+    end = StageEnd(plan_digest=tree.plan.digest, round_number=1, attempt=1, stage=KEYS, region="a")
+    for forged, code in (
+        (end.to_bytes(), "message.malformed"),  # not sealed
+        (tree.sealed("b", end.to_bytes()), "seal.sum-content-foreign"),
+        (tree.sealed("c", msgspec.structs.replace(end, region="c").to_bytes()), "seal.sum-foreign"),
+        (tree.sealed("a", msgspec.structs.replace(end, stage=SHARES).to_bytes()), "region.message-unexpected"),
+        (tree.sealed("a", msgspec.structs.replace(end, attempt=2).to_bytes()), "region.message-unexpected"),
+    ):
+        with pytest.raises(ExchangeError, check=coded(code)):
+            node.take(forged)
+    assert node.missing == {"a", "b"}
+    assert node.take(tree.sealed("a", end.to_bytes())) == "a"
+    with pytest.raises(ExchangeError, check=coded("region.message-unexpected", child="a")):
+        node.take(tree.sealed("a", end.to_bytes()))
+    assert node.missing == {"b"}
+
+
+def test_a_region_that_sends_two_sums_of_a_round_is_refused_also_in_another_attempt(make):
+    tree = make()
+    tree.gone = {"b": UNMASKING}
+    tree.run()
+    [total] = [reply for name, reply in tree.seen if isinstance(reply_of_region(reply), RegionalSum) and name == "a"]
+    honest = reply_of_region(total)
+    fields = {name: getattr(honest, name) for name in ("plan_digest", "region", "round_number", "layout", "step")}
+    other = RegionalSum(**fields, members=honest.members, values=honest.values + 1)
+    tree.restart("east")
+    node = tree.node("east")
+    node.begin(call(tree, KEYS, attempt=7), model_layout(pack_model(MODEL)))
+    with pytest.raises(ExchangeError, check=coded("region.release-replaced", silo="a")):
+        node.take(tree.sealed("a", other.to_bytes()))
+    assert node.take(tree.sealed("a", total)) == "a"
+
+
+def test_a_node_answers_one_sum_for_ever_whatever_is_called(make):
+    tree = make()
+    tree.run()
+    first = tree.node("east").finish()
+    assert isinstance(reply_of_region(first), RegionalSum)
+    for attempt, stage in ((2, KEYS), (3, ATTESTATION), (4, UNMASKING)):
+        tree.restart("east")
+        tree.node("east").begin(call(tree, stage, attempt=attempt), None)
+        assert tree.node("east").missing == frozenset()
+        assert tree.node("east").finish() == first
+    for wrong in (call(tree, KEYS, number=9), call(tree, "noise"), call(tree, KEYS, attempt=0), b"junk"):
+        with pytest.raises(ExchangeError):
+            tree.node("east").begin(wrong)
+
+
+def test_a_node_that_is_closed_early_withholds(make):
+    """A server that calls the last stage first gets no sum: the node adds up whole sums of children alone."""
+    tree = make()
+    node = tree.node("east")
+    with pytest.raises(ExchangeError, check=coded("region.stage-over")):
+        node.finish()
+    node.begin(call(tree, UNMASKING))
+    assert isinstance(reply_of_region(node.finish()), Withheld)
+    assert reply_of_region(node.finish()).missing == ("a1", "a2", "a3", "b1", "b2", "b3")
+
+
+def test_a_server_without_aggregators_adds_up_the_sums_of_regions_where_no_target_hides_them(tmp_path):
+    world = MaskedWorld(tmp_path, SIZES, outer=OUTER, epsilon={"region": 4.0, "federation": 3.0}, rounds=2)
+    plan, folder = verified_plan(world.plan), tmp_path / "server"
+
+    def carry(requests, take):
+        for silo, request in requests.items():
+            take(world.answer(silo, request))
+
+    for number in (1, 2):
+        server = MaskedServer.open(folder, plan, MODEL)  # again in every round, as after a restart
+        world.restart()
+        before = np.concatenate([array.ravel() for array in server.model.values()])
+        assert server.round_number == number
+        if number == 1:
+            assert server.run_round(carry)["summed"] == list("abcd")
+            after = np.concatenate([array.ravel() for array in server.model.values()])
+            assert np.abs(after - before).max() > 0
+    world.check_ledgers()
+
+
+def test_a_target_on_a_country_keeps_the_groups_from_a_server_without_aggregators(tmp_path):
+    world = MaskedWorld(tmp_path, SIZES, outer=OUTER, epsilon=SUM)
+    with pytest.raises(ExchangeError, check=coded("plan.tiers-unmet", tiers="country")):
+        MaskedServer.open(tmp_path / "server", verified_plan(world.plan), MODEL)
+    with pytest.raises(ExchangeError, check=coded("plan.tiers-unmet", tiers="country")):
+        world.round()
+    assert not (tmp_path / "server").exists()

@@ -324,8 +324,7 @@ NESTED = "silo,records,region,country\na,10,x,c é\nb,10,y,c é\nd,10,z,w\n"
 
 
 @pytest.mark.parametrize("aggregation", ["trusted", "masked"])
-def test_every_tier_is_a_level_of_sites_with_keys_and_neighbours_of_their_own(tmp_path, aggregation, monkeypatch):
-    monkeypatch.setattr("fulcrum.engines.nvflare.kits.nvflare_kits.refusals", lambda plan: ())
+def test_every_tier_is_a_level_of_sites_with_keys_and_neighbours_of_their_own(tmp_path, aggregation):
     (tmp_path / "fed.csv").write_text(NESTED)
     plan = fulcrum.plan(
         str(tmp_path / "fed.csv"),
@@ -364,13 +363,6 @@ def test_tiers_whose_sums_no_observer_needs_are_no_sites(tmp_path, settings):
     assert set(made.sites) == set(made.engine_names) == {"server", "a", "b", "d", "x", "y", "z"}
     write_kits(made, tmp_path / "kits")
     assert read(tmp_path / "kits" / "a" / "startup" / "fed_client.json")["client"]["fqsn"] == "x.a"
-
-
-def test_a_plan_of_two_tiers_is_refused(tmp_path):
-    (tmp_path / "fed.csv").write_text(NESTED)
-    two = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=2, epsilon=5.0)
-    with pytest.raises(PlanError, check=coded("engine.plan-refused")):
-        write_kits(Deployment(plan=two, train="fulcrum.engines.built_in_training"), tmp_path / "kits")
 
 
 def test_two_nodes_of_one_name_are_refused(tmp_path):

@@ -45,7 +45,6 @@ def written(tmp_path, monkeypatch):
         "def train(model, assignment): return {'weights': model['weights'] + 0.1}\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr("fulcrum.engines.nvflare.kits.nvflare_kits.refusals", lambda plan: ())
     rows = [f"{silo},200,{region},{country}" for country in COUNTRIES for region in COUNTRIES[country]
             for silo in REGIONS[region]]  # fmt: skip
     (tmp_path / "fed.csv").write_text("silo,records,region,country\n" + "\n".join(rows) + "\n")

@@ -20,9 +20,8 @@ EPSILON = {"region": 8.0, "country": 5.0}
 
 
 @pytest.fixture
-def federation(tmp_path, monkeypatch):
+def federation(tmp_path):
     """Makes federations of three levels, and leaves no process of theirs behind."""
-    monkeypatch.setattr("fulcrum.engines.nvflare.kits.nvflare_kits.refusals", lambda plan: ())
     made = []
 
     def make(**settings):

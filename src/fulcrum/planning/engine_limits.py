@@ -60,7 +60,8 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
     if unmet := ", ".join(unmet_tiers(plan)):
         yield (
             f"Flower has no aggregators, so its server sees the sums of regions, and the plan has a target against a "
-            f"server that sees the sums of {unmet} alone. Plan without the target of {unmet}"
+            f"server that sees the sums of {unmet} alone. Run the plan on NVIDIA FLARE, or plan without the "
+            f"target of {unmet}"
         )
     if plan.federation.rosters is not None and (several := _several_tiers(plan)):
         yield f"this engine runs plans whose membership changes with one tier of regions, {several}"
@@ -84,11 +85,9 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
 
 
 def _on_tiers(plan: "Plan") -> str:
-    """Returns a refusal of aggregators above regions: no run of masked rounds of real processes has shown them yet."""
-    if len(levels_of(plan)) == 1 and plan.federation.rosters is None:
-        return ""
-    several = _several_tiers(plan)
-    return several and f"this engine runs plans with one tier of aggregators, {several}"
+    """Returns a refusal of changing membership in a federation with tiers above the regions."""
+    several = _several_tiers(plan) if plan.federation.rosters is not None else ""
+    return several and f"this engine runs plans whose membership changes with one tier of regions, {several}"
 
 
 def _several_tiers(plan: "Plan") -> str:

@@ -154,7 +154,9 @@ def test_this_machine_runs_no_other_jobs():
 def test_sites_that_run_from_their_kits_take_the_job_of_a_recipe(tmp_path, monkeypatch):
     """The recipe in NVIDIA FLARE's own environment for production, on sites that were started from their kits."""
     members = {"north": ["a1", "a2"], "south": ["c1"]}
-    federation = Federation(tmp_path, rounds=2, members=members, train="fulcrum.engines.built_in_training")
+    # At epsilon 25 the least accuracy of 200 seeds in process was 0.51. At epsilon 5 one run in twenty was below 0.4.
+    train = "fulcrum.engines.built_in_training"
+    federation = Federation(tmp_path, rounds=2, members=members, train=train, epsilon=25.0)
     try:
         federation.start()
         env = ProdEnv(str(federation.kits / "admin"), login_timeout=60.0, username=ADMIN)

@@ -21,7 +21,17 @@ from fulcrum.arrays import BoolArray, FloatArray, IntArray, read_only
 from fulcrum.errors import FederationError
 
 Stay = tuple[int, int, int]
-"""The first round, the last round, and k for every k-th round from the first on; a last round of 0 is the plan's."""
+"""The first round, the last round, and k for every k-th round from the first on.
+
+A federation may have a last round of 0 for the end of any plan. The planner replaces the 0 by the plan's last round:
+rosters and plan files have no other meaning for a stay than its three numbers.
+"""
+
+MOST_SCHEDULED_ROUNDS = 100_000
+"""The most rounds of a plan whose membership changes: a round every hour for eleven years.
+
+Rosters list every round, and a plan file of 4 KB can name 10^9 of them.
+"""
 
 MOST_CELLS = 100_000_000
 """The most silos times phases of a schedule, one byte each."""
@@ -44,8 +54,11 @@ class Rosters:
         """Returns the rosters of stays by silo over the rounds of a plan.
 
         Raises:
-            FederationError: A stay is empty, overlaps the stay before, or lies beyond the rounds; a silo has no stay.
+            FederationError: A stay is empty, overlaps the stay before, or lies beyond the rounds; a silo has no stay;
+                there are too many rounds.
         """
+        if rounds > MOST_SCHEDULED_ROUNDS:
+            raise FederationError("schedule.rounds-many", rounds=rounds, most=MOST_SCHEDULED_ROUNDS)
         numbers: dict[tuple[Stay, ...], int] = {}
         pattern_of = np.array([numbers.setdefault(tuple(listed), len(numbers)) for listed in stays])
         if len(numbers) * rounds > MOST_CELLS:
@@ -54,7 +67,6 @@ class Rosters:
         for listed, number in numbers.items():
             ended = 0
             for first, last, every in listed:
-                last = last or rounds
                 if not (ended < first <= last <= rounds and every >= 1):
                     silo = int(np.argmax(pattern_of == number)) + 1
                     raise FederationError(
@@ -70,9 +82,10 @@ class Rosters:
         if len(phases) * len(stays) > MOST_CELLS:
             raise FederationError("schedule.too-large", silos=len(stays), phases=len(phases), most=MOST_CELLS)
         starts = np.unique(phase_of_round, return_index=True)[1]
+        by_phase = np.ascontiguousarray(patterns[:, starts].T)
         return cls(
             phase_of_round=read_only(phase_of_round.astype(np.intp)),
-            present=read_only(np.ascontiguousarray(patterns[pattern_of][:, starts].T)),
+            present=read_only(by_phase.take(pattern_of, axis=1)),
         )
 
     @property

@@ -10,13 +10,15 @@
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from fulcrum.core.phase_noise import rosters_of
 from fulcrum.core.rosters import Stay
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.scheduling import least_multiplier
 from fulcrum.readers.schedule_file import stays_by_silo
 
-_PHASES_SHOWN = 8
+_PHASES_SHOWN, _RUNS_SHOWN = 8, 12
 
 
 def rounds_text(stays: Iterable[Stay]) -> str:
@@ -50,7 +52,7 @@ def phase_words(plan: Plan) -> str:
     rosters = rosters_of(plan.federation)
     listed = []
     for phase, present in enumerate(rosters.present[:_PHASES_SHOWN]):
-        rounds = [number for number, other in enumerate(rosters.phase_of_round.tolist(), 1) if other == phase]
+        rounds = (np.flatnonzero(rosters.phase_of_round == phase) + 1).tolist()
         count, noun = int(present.sum()), "round" if len(rounds) == 1 else "rounds"
         listed.append(f"{noun} {_runs(rounds)}: {count} {'silo' if count == 1 else 'silos'}")
     more = len(rosters.present) - len(listed)
@@ -58,8 +60,14 @@ def phase_words(plan: Plan) -> str:
 
 
 def _runs(rounds: list[int]) -> str:
-    """Returns rounds as runs: 1-3 and 7."""
-    starts = [number for number in rounds if number - 1 not in rounds]
-    ends = [number for number in rounds if number + 1 not in rounds]
+    """Returns rounds as runs.
+
+    >>> _runs([1, 2, 3, 7])
+    '1-3, 7'
+    """
+    there = set(rounds)
+    starts = [number for number in rounds if number - 1 not in there]
+    ends = [number for number in rounds if number + 1 not in there]
     runs = [(first, last, 1) for first, last in zip(starts, ends, strict=True)]
-    return rounds_text(runs).replace(" ", ", ")
+    more = len(runs) - _RUNS_SHOWN
+    return rounds_text(runs[:_RUNS_SHOWN]).replace(" ", ", ") + (f" and {more:,} more" if more > 0 else "")

@@ -199,9 +199,11 @@ def _problems(content: PlanFile) -> Iterator[str]:
     yield from _problems_of_schedule(content)
     try:
         unit_in(content)
-        federation_in(content)
+        rosters = federation_in(content).rosters
     except FulcrumError as error:
         yield str(error)
+    else:
+        yield from _problems_of_phases(content, rosters)
 
 
 def _problems_of_tree(content: PlanFile) -> Iterator[str]:
@@ -319,15 +321,13 @@ def _problems_of_schedule(content: PlanFile) -> Iterator[str]:
         return
     if unsupported := next((name for name, value in usual_with_schedule(settings, inner).items() if not value), ""):
         yield f"membership changes, and it has a setting of {unsupported} for which no proof is known"
-    if any(not last for entry in content.silos for _, last, _ in entry.rounds or []):
-        yield "a stay of a silo has no last round"
     if sum(len(entry.rounds or []) for entry in content.silos) > MOST_CELLS:
         yield "it lists more stays of silos than any plan"
-    try:
-        rosters = _rosters_in(content)
-    except FulcrumError as error:
-        yield str(error)
-        return
+
+
+def _problems_of_phases(content: PlanFile, rosters: Rosters | None) -> Iterator[str]:
+    """Yields noise by phase that does not fit the rosters."""
+    by_phase = [node.phase_multipliers for node in content.tiers[content.federation.tiers[0]]]
     phases = 0 if rosters is None else len(rosters.present)
     if any(len(values or []) != phases for values in by_phase):
         yield f"it has noise by phase for another number of phases than {phases}"
@@ -350,7 +350,8 @@ def usual_with_schedule(settings: PlanSettings, inner: str) -> dict[str, bool]:
         "dropouts": not settings.dropouts,
         "information": settings.information is None and settings.floor is None,
         "budget": settings.budget is None,
-        "weights": settings.weights in ("sizes", "equal", "declared", "by-silo") and not settings.influence_mix,
+        "weights": settings.weights in ("sizes", "equal", "declared", "by-silo")
+        and not (settings.influence_mix or settings.least_influence),
         "clip_norm": settings.clip_share == 1,
         "server": settings.server == "sum",
         "allocation": settings.allocation in ("optimal", "uniform"),

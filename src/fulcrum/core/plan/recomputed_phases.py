@@ -1,15 +1,15 @@
 """The noise of a plan file whose membership changes, recomputed from stays, weights and multipliers of phases alone.
 
-The computation is deliberately different from the planner's: sets of rounds in place of arrays, silos gathered by equal
-stays, and exact sums (`math.fsum`).
+The computation is deliberately different from the planner's: round after round in place of slices of arrays, silos
+gathered by equal stays, and exact sums (`math.fsum`).
 
 >>> inverse_noise([2.0, 2.0], [0.25, 0.5], {0, 1}), inverse_noise([2.0, 2.0], [0.25, 0.5], {1})
 (12.0, 4.0)
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.topology import SILO
@@ -34,23 +34,18 @@ class RecomputedPhases:
         self._squared, self._path, self._region = squared, path, path[inner]
         self._rounds = content.settings.rounds
         stays = [tuple(entry.rounds or ()) for entry in content.silos]
-        rounds_of = {
-            listed: {number for first, last, every in listed for number in range(first, last + 1, every)}
-            for listed in set(stays)
-        }
-        present: list[set[int]] = [set() for _ in range(self._rounds + 1)]
-        places = {listed: place for place, listed in enumerate(rounds_of)}
-        for listed, rounds in rounds_of.items():
-            for number in rounds:
-                present[number].add(places[listed])
+        places = {listed: place for place, listed in enumerate(dict.fromkeys(stays))}
+        # A byte for each round: a file of some kilobytes can list 10^8 rounds of silos, and a set takes 60 bytes each.
+        present = [bytearray(self._rounds) for _ in places]
+        for listed, place in places.items():
+            for first, last, every in listed:
+                for number in range(first, last + 1, every):
+                    present[place][number - 1] = 1
         self._pattern = [places[listed] for listed in stays]
-        numbers: dict[frozenset[int], int] = {}
-        of_round = [numbers.setdefault(frozenset(patterns), len(numbers)) for patterns in present[1:]]
-        self.lengths = [float(of_round.count(phase)) for phase in range(len(numbers))]
-        self._phases: dict[int, list[int]] = defaultdict(list)
-        for patterns, phase in numbers.items():
-            for pattern in patterns:
-                self._phases[pattern].append(phase)
+        # A Counter keeps the order of first rounds, and one pass counts all phases.
+        counts = Counter(map(bytes, zip(*present, strict=True)))
+        self.lengths = [float(count) for count in counts.values()]
+        self._phases = [[phase for phase, there in enumerate(counts) if there[place]] for place in places.values()]
         self._multiplier = {node.name: node.phase_multipliers or [] for node in content.tiers[inner]}
         parts: dict[tuple[str, int], list[float]] = defaultdict(list)
         for region, pattern, value in zip(self._region, self._pattern, squared, strict=True):
@@ -61,18 +56,22 @@ class RecomputedPhases:
                 gathered[region, phase].append(math.fsum(values))
         self._mass = {place: math.fsum(values) for place, values in gathered.items()}
 
-    def _multipliers_of(self, index: int) -> list[float]:
-        """Returns the multipliers of a silo in its phases."""
-        drawn = self._multiplier[self._region[index]]
-        return [drawn[phase] for phase in self._phases[self._pattern[index]]]
+    def _of_multipliers(self, choose: Callable[[Iterable[float]], float]) -> list[float]:
+        """Returns by silo a choice among the multipliers of its phases."""
+        places = list(zip(self._region, self._pattern, strict=True))
+        chosen = {
+            (region, pattern): choose(self._multiplier[region][phase] for phase in self._phases[pattern])
+            for region, pattern in set(places)
+        }
+        return [chosen[place] for place in places]
 
     def largest(self) -> list[float]:
         """Returns by silo the largest multiplier of its phases."""
-        return [max(self._multipliers_of(index)) for index in range(len(self._squared))]
+        return self._of_multipliers(max)
 
     def least(self) -> list[float]:
         """Returns by silo the least multiplier of its phases, the narrowest noise that the silo draws."""
-        return [min(self._multipliers_of(index)) for index in range(len(self._squared))]
+        return self._of_multipliers(min)
 
     def mean_variance(self) -> list[float]:
         """Returns by silo the variance of its noise in a sum, as the mean of all rounds."""

@@ -124,7 +124,7 @@ class VerifiedPlan(PlanData):
         if (rosters := self.federation.rosters) is None:
             return {tier: self.rounds * shift for tier, shift in self.release_cost(silo).items()}
         place = self.index_of(silo)
-        starts = [int(np.argmax(rosters.phase_of_round == phase)) + 1 for phase in range(len(rosters.present))]
+        starts = (np.unique(rosters.phase_of_round, return_index=True)[1] + 1).tolist()
         costs = [
             (length, self.release_cost(silo, start))
             for length, start, there in zip(rosters.lengths.tolist(), starts, rosters.present[:, place], strict=True)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Self
 
 import msgspec
+import numpy as np
 
 from fulcrum.core.choices import Neighbours, UnitName
 from fulcrum.core.masking.masking_thresholds import largest_minimum
@@ -137,9 +138,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         members, place = figures.members[region], {"tier": inner, "region": region}
         smallest = len(members)
         if (rosters := plan.federation.rosters) is not None:  # limits hold in every round in which the silo takes part
-            present = rosters.present[rosters.present[:, index]]
-            smallest = min(sum(bool(row[plan.index[name]]) for name in members) for row in present)
-            members = [name for name in members if present[:, plan.index[name]].all()]
+            places = np.array([plan.index[name] for name in members])
+            present = rosters.present[:, places][rosters.present[:, index]]
+            smallest = int(present.sum(axis=1).min())
+            members = np.array(members, dtype=object)[present.all(axis=0)].tolist()
         if smallest < (least := self.smallest_region):
             raise PolicyError("policy.region-small", silo=silo, **place, least=least, members=smallest)
         # The other members can unmask a sum with the silo's input against the silo's will, as far as the plan allows. A

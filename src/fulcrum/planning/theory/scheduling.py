@@ -49,7 +49,11 @@ def with_rosters(federation: Topology, rounds: int) -> Topology:
     """
     if federation.stays is not None:
         try:
-            rosters = Rosters.of_stays(federation.stays, rounds)
+            ended = {
+                listed: [(first, last or rounds, every) for first, last, every in listed]
+                for listed in set(federation.stays)
+            }
+            rosters = Rosters.of_stays([ended[listed] for listed in federation.stays], rounds)
         except FederationError as error:
             raise _naming_silo(error, federation) from None
         return replace(federation, stays=None, rosters=None if rosters.present.all() else rosters)

@@ -169,7 +169,8 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     different from the share of all records, and `declared_weight` the weight that the federation declares. `records`
     is null where sizes are not declared. `site` is the declared technical name of the silo's site. If membership
     changes, `rounds` lists the silo's stays (first round, last round, every k-th round), `noise_multiplier` is the
-    largest of the silo's phases, and `price` is the silo's price in the proof that the noise is near the least.
+    largest of the silo's phases, and `price` is the silo's price, over the largest, in the proof that the noise is near
+    the least.
     """
 
     silo: str
@@ -185,7 +186,7 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     declared_weight: float | None = None
     site: str = ""
     rounds: list[tuple[Count, Count, Count]] | None = None
-    price: Annotated[float, Meta(ge=0)] | None = None
+    price: Share | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -89,8 +89,13 @@ class Schedule:
         """Returns a lower bound on the noise of every solution, by any prices of silos of at least 0.
 
         By Cauchy and Schwarz, (sum of L_s sqrt(c_s y_s))² with y_s the sum of lambda_i a_is² is at most the noise times
-        the sum of L_s y_s / S_s, which is at most the sum of lambda_i B_i.
+        the sum of L_s y_s / S_s, which is at most the sum of lambda_i B_i. A factor on all prices changes nothing, so
+        prices count over the largest: products of prices near the limits of double precision would prove too much.
         """
+        largest = float(prices.max())
+        if not 0 < largest < np.inf:  # nan too
+            return 0.0
+        prices = prices / largest
         valued = np.asarray(self.squared_weight @ prices)
         paid = float((prices * self.allowance).sum())
         return float((self.rounds * np.sqrt(self.cost * valued)).sum()) ** 2 / paid if paid > 0 else 0.0

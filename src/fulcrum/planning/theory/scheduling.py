@@ -21,6 +21,7 @@ from scipy.sparse import csr_array, vstack
 
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.checks import Check
+from fulcrum.core.choices import SMALLEST
 from fulcrum.core.phase_noise import concealing_noise, mean_variance, rosters_of
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.remaining_noise import largest_by, sum_by
@@ -144,7 +145,9 @@ def noise_by_phase(federation: Topology, requirement: Requirement, allocation: o
         for noise in candidates
     ]
     least = min(multipliers, key=lambda multiplier: float(mean_variance(federation, multiplier).sum()))
-    return read_only(least), read_only(solved.prices)
+    relative = solved.prices / (float(solved.prices.max()) or 1.0)
+    # A price this small proves nothing more, and its products would leave double precision.
+    return read_only(least), read_only(np.where(relative >= SMALLEST, relative, 0.0))
 
 
 def mass_by_phase(federation: Topology) -> FloatArray:
@@ -214,10 +217,10 @@ def certificate_checks(plan: PlanData) -> Iterator[Check]:
     prices = plan.prices
     gap = certified_gap(schedule, noise * (1 + 1e-9), prices)  # multipliers meet targets up to rounding
     if np.isfinite(gap):
-        gap = max(0.0, 1 - schedule.lower_bound(prices) / spent)
+        gap = 1 - schedule.lower_bound(prices) / spent
     share = f"the least noise is at most {max(gap, 1e-12):.1e} of this noise below it"
     detail = share if np.isfinite(gap) else "a silo has less noise than its target needs"
-    yield Check(name="certificate", holds=bool(gap <= MOST_GAP), detail=detail)
+    yield Check(name="certificate", holds=bool(abs(gap) <= MOST_GAP), detail=detail)
 
 
 def largest_multiplier(federation: Topology, multiplier: FloatArray) -> FloatArray:

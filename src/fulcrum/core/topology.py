@@ -135,7 +135,7 @@ class Topology:
                     "federation.column-length", federation=self.name, silos=silos, values=len(column), column_name=name
                 )
         for tier in self.tiers:
-            if problem := tier_name_problem(tier.name):
+            if problem := tier_name_problem(tier.name, in_plan=True):
                 raise FederationError("federation.tier-name", reason=problem)
         children = silos
         for tier in self.tiers:
@@ -283,13 +283,19 @@ class Topology:
         return len(self.sizes)
 
 
-def tier_name_problem(name: str) -> str:
+def tier_name_problem(name: str, *, in_plan: bool = False) -> str:
     """Returns the reason to refuse the name of a tier, or an empty string.
+
+    Args:
+        name: The name, in which capitals do not tell a tier from the rounds of a silo.
+        in_plan: True for a plan file, which may have a tier `every`: earlier versions gave the name no meaning, and a
+            signed plan keeps its signature.
 
     >>> tier_name_problem("federation")
     "a tier cannot be called 'federation': that name has a meaning of its own"
     """
-    if name in (*KNOWN_COLUMNS, ROOT):
+    lower = name.strip().lower()
+    if (name in (*KNOWN_COLUMNS, ROOT) or lower in STAY_COLUMNS) and not (in_plan and lower == "every"):
         return f"a tier cannot be called {name!r}: that name has a meaning of its own"
     if reserved := reserved_problem(name):
         return f"a tier cannot be called {name!r}: {reserved}"

@@ -16,7 +16,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, NameArray
 from fulcrum.core.rosters import Stay
-from fulcrum.core.topology import BATCH, Tier, Topology, name_problem
+from fulcrum.core.topology import BATCH, Tier, Topology, name_problem, tier_name_problem
 from fulcrum.errors import FederationError, OverlapError, listing, suggestion
 
 
@@ -24,6 +24,12 @@ class Federation(Topology):
     """Silos, sizes, and the tree of aggregation, made from regions or from the columns of a table."""
 
     __slots__ = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for tier in self.tiers:  # more strictly than a plan file of an earlier version
+            if problem := tier_name_problem(tier.name):
+                raise FederationError("federation.tier-name", reason=problem)
 
     def __getattr__(self, name: str) -> Any:
         """Answers the earlier name of `with_weights`, with a warning."""

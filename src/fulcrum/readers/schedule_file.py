@@ -25,6 +25,7 @@ from fulcrum.core.messages.membership import regions_of
 from fulcrum.core.rosters import Rosters, Stay
 from fulcrum.core.topology import Topology
 from fulcrum.errors import FederationError, suggestion
+from fulcrum.regular_files import regular_file
 
 _PART = re.compile(r"([0-9]{1,9})(?:(-)([0-9]{1,9})?(?:/([0-9]{1,9}))?)?")
 _MOST_BYTES = 100_000_000
@@ -92,9 +93,10 @@ def _rows(schedule: str | Path | Mapping[str, str]) -> tuple[str, list[tuple[str
     if isinstance(schedule, Mapping):
         return "the schedule", [(f"silo {silo!r}", str(silo), "", str(text)) for silo, text in schedule.items()]
     path = Path(schedule)
-    file = path.name if path.name.isprintable() else repr(path.name)
+    file = path.name or str(path)
+    file = file if file.isprintable() else repr(file)
     try:
-        with path.open("rb") as stream:
+        with regular_file(path).open("rb") as stream:
             data = stream.read(_MOST_BYTES + 1)
         text = data.decode("utf-8-sig")
     except OSError as error:

@@ -14,6 +14,7 @@ from fulcrum.cli.shared_options.federations import (
     ThousandsOption,
     add_schedule,
     federation_argument,
+    note_on_same_rounds,
 )
 from fulcrum.cli.shared_options.options import (
     DEPLOYMENT,
@@ -222,6 +223,9 @@ def convert_ledger_command(
 ) -> int:
     """Write a ledger of an earlier version anew; the old ledger allows no further release."""
     plans = [verified_plan(path) for path in plan]
+    scheduled = next((path for path, sound in zip(plan, plans, strict=True) if sound.federation.rosters), None)
+    if scheduled is not None:  # every ledger with releases of such a plan has the format of today
+        raise ParameterError("cli.ledger-plan-scheduled", file=scheduled)
 
     def charges_of(silo: str) -> dict[str, tuple[Cost, Allowance]]:
         parameters = [release_parameters_of(plan_file, silo) for plan_file in plans]
@@ -297,7 +301,9 @@ def replan_command(
     check_output(output)
     look_here_for(allocation or "")
     topology = add_schedule(federation_argument(federation, column, thousands).federation, schedule)
-    plan = replan(read_plan(plan_file), topology, ledgers, allocation=allocation)
+    before = read_plan(plan_file)
+    plan = replan(before, topology, ledgers, allocation=allocation)
+    note_on_same_rounds(before.federation, topology)
     if output is not None:
         save_plan(plan, output)
     show_plan(plan, output, style)

@@ -10,6 +10,7 @@ import numpy as np
 from fulcrum.cli.shared_options.options import INPUT, option, several
 from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
+from fulcrum.planning.theory.scheduling import repeats_rounds
 from fulcrum.readers.federation_reader import FederationReading, reading_of
 from fulcrum.readers.schedule_file import with_schedule
 from fulcrum.readers.spreadsheets.column_names import parse_column_options
@@ -94,6 +95,15 @@ def note_on_rounds(federation: Topology) -> list[str]:
         return []
     note = "these figures take all silos together: the rounds of silos count in a plan alone"
     _tell([note])
+    return [note]
+
+
+def note_on_same_rounds(before: Topology, federation: Topology) -> list[str]:
+    """Returns a note, also on stderr, if a replan has the schedule of the plan before, whose rounds are now shifted."""
+    if not repeats_rounds(before, federation):
+        return []
+    note = "the silos have the same rounds as in the plan before, and rounds count from round 1 of the new plan"
+    _tell([f"{note}: subtract the rounds that are done from every first and last round"])
     return [note]
 
 

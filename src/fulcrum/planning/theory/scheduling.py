@@ -69,6 +69,29 @@ def _naming_silo(error: FederationError, federation: Topology) -> FederationErro
     return error if not isinstance(number, int) else FederationError.at(repr(federation.silo_name(number - 1)), error)
 
 
+def repeats_rounds(before: Topology, after: Topology) -> bool:
+    """Returns True if the silos of a plan before have the same rounds of their own again, counted from round 1.
+
+    Args:
+        before: The federation of the plan before.
+        after: The federation of a new plan, with stays.
+    """
+    if before.rosters is None or after.stays is None:
+        return False
+    try:
+        again = with_rosters(after, before.rosters.rounds).rosters
+    except FederationError:  # other rounds than before
+        return False
+    places = {name: place for place, name in enumerate(before.silo_names.tolist())}
+    common = [(places[name], place) for place, name in enumerate(after.silo_names.tolist()) if name in places]
+    if again is None or not common:
+        return False
+    old_places, new_places = np.array(common).T
+    old_phases, new_phases = np.unique([before.rosters.phase_of_round, again.phase_of_round], axis=1)
+    present = before.rosters.present[old_phases][:, old_places]
+    return bool((present == again.present[new_phases][:, new_places]).all() and not present.all())
+
+
 def check_supported(settings: Mapping[str, bool]) -> None:
     """Raises `ParameterError` for the first setting that no plan with changing membership has.
 

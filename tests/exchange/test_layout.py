@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from error_codes import coded
 
-from fulcrum.core.messages.layout import flatten_arrays
+from fulcrum.core.messages.layout import Layout, flatten_arrays
 from fulcrum.core.messages.model_message import model_digest
 from fulcrum.errors import ExchangeError, ReleaseError
 
@@ -150,3 +150,15 @@ def test_a_model_is_held_to_the_same():
         with pytest.raises(ExchangeError, match=reason):
             model_digest(model)
     assert model_digest(Forgetful({"a": np.ones(2)})) == model_digest({"a": np.ones(2)})
+
+
+def test_a_shape_of_too_many_axes_is_refused_without_their_product(monkeypatch):
+    """The product of 60,000 large axes takes half a minute, and a message of 500 kB can state them."""
+    layout = Layout(names=("a",), shapes=((2**62 - 1,) * 60_000,))
+
+    def product(factors):
+        raise AssertionError(f"multiplied {len(list(factors))} axes")
+
+    monkeypatch.setattr("fulcrum.core.messages.layout.math.prod", product)
+    with pytest.raises(ExchangeError, check=coded("message.layout-invalid")):
+        layout.check("release")

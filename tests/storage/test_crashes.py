@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from error_codes import coded
-from journaled_files import PLAN, Book, Watched, journal_of, opens_with, put, recording, refused, state
+from journaled_files import PLAN, Book, Watched, commits, journal_of, opens_with, put, recording, refused, state
 
+from fulcrum.core.store import recovery
+from fulcrum.core.store.commit_mark import CommitMark
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import LedgerError
@@ -170,3 +172,24 @@ def test_children_forked_while_another_thread_releases_take_nothing_from_it(tmp_
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
     assert (done.returncode, done.stderr) == (-9, "")
     opens_with(Book(), path, 19)
+
+
+def test_a_journal_of_zeros_is_synced_before_the_file_is_marked_as_whole(kind, tmp_path, monkeypatch):
+    """A killed process may leave the zeros in memory alone: after a power cut the journal would be another time's."""
+    path, events = tmp_path / kind.name, []
+    put(path, commits(kind, path, 2)[1][1])
+    real_sync, real_write = recovery.sync_file, CommitMark.write
+
+    def sync(handle):
+        same = os.path.samestat(os.fstat(handle), journal_of(path).stat())
+        events.append("journal" if same else "file")
+        real_sync(handle)
+
+    def write(mark, file):
+        events.append("whole" if mark.whole else "commit")
+        real_write(mark, file)
+
+    monkeypatch.setattr(recovery, "sync_file", sync)
+    monkeypatch.setattr(CommitMark, "write", write)
+    kind.open(path, create=False).close()
+    assert events.index("journal") < events.index("whole")

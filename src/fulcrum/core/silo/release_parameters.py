@@ -56,6 +56,9 @@ class ReleaseParameters(LatticeMechanism):
         return self.own_rounds
 
 
+_SHOWN = 2**63
+"""The largest round that an error shows."""
+
 _PASSED: dict[tuple[str, str, int, str, type, bytes], ReleaseParameters] = {}
 
 
@@ -94,7 +97,8 @@ def checked_round(plan: VerifiedPlan, round_number: Any, silo: str | None = None
     except TypeError:
         raise ReleaseError("release.round-type", round_number=round_number) from None
     if not 1 <= number <= plan.rounds:
-        raise ReleaseError("release.round-outside-plan", round_number=number, rounds=plan.rounds)
+        shown = max(-_SHOWN, min(number, _SHOWN))  # Python writes no integer of more than 4,300 digits
+        raise ReleaseError("release.round-outside-plan", round_number=shown, rounds=plan.rounds)
     rosters = plan.federation.rosters
     if silo is not None and rosters is not None and not rosters.has(plan.index_of(silo, ReleaseError), number):
         raise ReleaseError("release.round-without-silo", round_number=number, silo=silo)

@@ -71,6 +71,9 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
     if not mark.whole:
         if verdict is Journal.NEEDED:
             mark.arm(journal)
+        elif journal.exists():  # a killed process may leave its zeros in memory alone, and a power cut would undo them
+            with io.FileIO(journal, "r+") as zeroed:
+                sync_file(zeroed.fileno())
         with rolled_back(file, schema, check=erases):
             if mark.judge(journal) is not Journal.UNNEEDED:
                 raise StorageError("storage.rollback-failed", file=file)

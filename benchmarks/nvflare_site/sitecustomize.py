@@ -15,6 +15,7 @@ def bare() -> None:
     from fulcrum.core.messages.release_message import Release
     from fulcrum.core.silo import silo_release as silo
     from fulcrum.core.training.assignment import Assignment
+    from fulcrum.server import coordinator
 
     def answer(self, model, round_number):
         site, arrays = self._site, unpack_model(model)
@@ -52,6 +53,7 @@ def bare() -> None:
             step=first.step,
         )
 
+    coordinator.least_sum = lambda *given: 0.0
     silo.SiloStation.answer = answer
     regional.Region.accept, regional.Region.close_round = accept, close_round
     regional.Region.forget = lambda self: None

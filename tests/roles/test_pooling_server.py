@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from error_codes import coded
 from forking import fate_of, forks
-from test_server import SIZES, START, World, refusal, sum_of, withheld
+from test_server import SIZES, START, World, ramp, refusal, sum_of, withheld
 
 import fulcrum
 from fulcrum.core.messages.layout import Layout
@@ -273,7 +273,7 @@ def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_pa
 def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path):
     """As version 1 wrote it, of a federation after its first round."""
     plan = world.deployment
-    model = np.arange(40) * plan.lattice_steps[0]
+    model = ramp(plan) * plan.lattice_steps[0]
     history = [{"round": 1, "summed": ["north"], "members": {"north": ["caen"]}, "withheld": {}, "missing": ["south"]}]
     state = {
         "format": "fulcrum.checkpoint/1",
@@ -287,7 +287,7 @@ def test_a_checkpoint_of_before_is_read_where_sums_are_added_up(world, tmp_path)
     assert (server.round_number, list(server.history)) == (2, history)
     server.receive(sum_of(plan, number=2), "north")
     server.finish_round()
-    assert (server.model["bias"] == 2 * np.array([38, 39]) * plan.lattice_steps[0]).all()
+    assert (server.model["bias"] == 2 * ramp(plan)[38:] * plan.lattice_steps[0]).all()
     with np.load(tmp_path / NAME) as found:
         assert json.loads(found["state"].tobytes())["format"] == "fulcrum.checkpoint/2"
         assert set(found) == {"state", "model"}

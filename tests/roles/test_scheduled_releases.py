@@ -9,7 +9,7 @@ from error_codes import coded
 from regional import refusal
 
 import fulcrum
-from fulcrum.aggregation.norm_tests import norm_bounds
+from fulcrum.aggregation.norm_tests import least_sum, norm_bounds
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
@@ -73,6 +73,18 @@ def test_a_silo_draws_the_noise_of_the_phase_and_no_other(plan, tmp_path):
             assert all(abs(size / other - 1) > 0.09 for other in others)
             low, high = norm_bounds(plan, plan.index["lille"], PARAMETERS, number)
             assert low < np.linalg.norm(sent.values) < high
+
+
+def test_the_least_norm_of_a_sum_is_that_of_the_noise_of_the_round(plan):
+    """The bound of a round with little noise lies below honest sums of the round, and that of the most noise above."""
+    places = [plan.index["lille"], plan.index["nice"]]
+    least = {number: least_sum(plan, places, PARAMETERS, number) for number in (1, 3, 5)}
+    for number, bound in least.items():
+        widths = [release_parameters_of(plan, silo, number).width for silo in ("lille", "nice")]
+        assert bound == pytest.approx(np.hypot(*widths) * np.sqrt(PARAMETERS), rel=0.15)
+        assert bound < np.hypot(*widths) * np.sqrt(PARAMETERS)
+    assert len(set(least.values())) == 3
+    assert max(least.values()) <= least_sum(plan, places, PARAMETERS) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("silo", OWN)

@@ -77,16 +77,24 @@ def server(world, tmp_path):
     return Coordinator.open(tmp_path / "server", world.deployment, START)
 
 
+def ramp(plan, region="north"):
+    """The numbers 0 to 39, times a number that gives them about the norm of the noise of a region's sum."""
+    place = list(SIZES).index(region)
+    width = float(np.sqrt(plan.node_noise("region")[place])) * plan.clip_norm / 20
+    if plan.lattice_steps is None:
+        return np.arange(40, dtype="<f8") * width
+    return np.arange(40, dtype="<i8") * round(width / plan.lattice_steps[place])
+
+
 def sum_of(plan, region="north", number=1, **changed):
     step = float(plan.lattice_steps[list(SIZES).index(region)]) if plan.lattice_steps is not None else None
-    values = np.arange(40, dtype="<f8" if step is None else "<i8")
     known = {
         "plan_digest": plan.digest,
         "region": region,
         "round_number": number,
         "members": tuple(sorted(SIZES[region])),
         "layout": LAYOUT,
-        "values": values,
+        "values": ramp(plan, region),
         "step": step,
     }
     return RegionalSum(**(known | changed)).to_bytes()
@@ -134,7 +142,7 @@ def test_a_model_that_starts_elsewhere_moves_by_the_same_sums(world, tmp_path):
     server = Coordinator.open(tmp_path, world.deployment, start)
     server.receive(sum_of(world.deployment), "north")
     server.finish_round()
-    moved = np.arange(40) * world.deployment.lattice_steps[0]
+    moved = ramp(world.deployment) * world.deployment.lattice_steps[0]
     assert (server.model["weight"] == 1.5 + moved[:38].reshape(2, 19)).all()
     assert (server.model["bias"] == 1 + moved[38:]).all()
 
@@ -152,7 +160,7 @@ def test_regions_that_withhold_or_stay_away_contribute_nothing(world, server):
     assert server.complete
     summary = server.finish_round()
     assert (summary["summed"], summary["members"], summary["missing"]) == (["north"], {"north": ["caen", "metz"]}, [])
-    assert (server.model["bias"] == np.array([38, 39]) * world.deployment.lattice_steps[0]).all()
+    assert (server.model["bias"] == ramp(world.deployment)[38:] * world.deployment.lattice_steps[0]).all()
     assert [entry["round"] for entry in server.history] == [1, 2]
 
 
@@ -161,11 +169,11 @@ def test_an_answer_stands_and_the_same_again_changes_nothing(world, server):
     answer = sum_of(plan)
     server.receive(answer, "north")
     server.receive(answer, "north")
-    for other in (sum_of(plan, values=np.ones(40, dtype="<i8")), withheld(plan)):
+    for other in (sum_of(plan, values=-ramp(plan)), withheld(plan)):
         with pytest.raises(ExchangeError, check=coded("server.sum-replaced", region="north", round=1)):
             server.receive(other, "north")
     server.finish_round()
-    assert (server.model["bias"] == np.array([38, 39]) * plan.lattice_steps[0]).all()
+    assert (server.model["bias"] == ramp(plan)[38:] * plan.lattice_steps[0]).all()
 
 
 def test_a_region_that_withheld_may_sum_while_the_round_lasts(world, server):

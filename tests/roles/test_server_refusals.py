@@ -11,7 +11,7 @@ from test_pooling_server import HEAD, joint, said
 from test_server import SIZES, START, World, refusal, sum_of
 
 import fulcrum
-from fulcrum.aggregation.norm_tests import largest_sum, norm_bounds
+from fulcrum.aggregation.norm_tests import largest_sum, least_sum, norm_bounds
 from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.server.checkpoint import NAME
 from fulcrum.server.coordinator import Coordinator
@@ -54,6 +54,19 @@ def test_a_sum_larger_than_releases_add_up_to_is_refused(world, tmp_path, purpos
     server.receive(said(plan, "north", 1, values=(0.999 * most * SIGNS).astype(kind)), "north")
     server.finish_round()
     assert Coordinator.open(tmp_path, plan, HEAD, classes=2).model_digest == server.model_digest
+
+
+@pytest.mark.parametrize("purpose", ["deployment", "research"])
+def test_a_sum_without_the_noise_of_its_silos_is_refused(world, tmp_path, purpose):
+    plan = joint(world, purpose)
+    server = Coordinator.open(tmp_path, plan, HEAD, classes=2)
+    least = least_sum(plan, [0, 1, 2], 40) / np.sqrt(40)
+    kind = "<f8" if purpose == "research" else "<i8"
+    for size in (0.0, 0.5 * least, 0.999 * least):
+        values = np.trunc(size * SIGNS).astype(kind) if kind == "<i8" else size * SIGNS
+        with pytest.raises(ExchangeError, check=coded("server.sum-norm", side="below the noise of its releases")):
+            server.receive(said(plan, "north", 1, values=values), "north")
+    server.receive(said(plan, "north", 1, values=np.ceil(1.001 * least * np.abs(SIGNS)).astype(kind)), "north")
 
 
 def test_no_sum_of_releases_that_a_region_takes_is_refused_for_its_norm(world):

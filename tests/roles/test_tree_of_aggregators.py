@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 from error_codes import coded
-from nested import LAYOUT, OUTER, SIZES, START, NestedWorld, Nodes
+from nested import EPSILON, LAYOUT, OUTER, SIZES, START, NestedWorld, Nodes
 
 import fulcrum
 from fulcrum.aggregation.presence import aggregation_of
@@ -16,8 +16,12 @@ from fulcrum.aggregation.stage_messages import StageEnd
 from fulcrum.aggregation.sum_sealing import SumOpener, SumSealer
 from fulcrum.core.messages.aggregation_tree import tree_of, unmet_tiers
 from fulcrum.core.messages.framing import frame, unframe
+from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.plan.figures import effective_multiplier
+from fulcrum.core.plan.verified_plan import verified_plan
+from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.releasing import _lattice_release
 from fulcrum.errors import ExchangeError, StorageError
 from fulcrum.server.coordinator import Coordinator
 
@@ -150,7 +154,7 @@ def test_a_child_that_leaves_silos_out_is_refused(world, nodes):
 def test_a_node_that_passes_a_childs_sum_on_as_its_own_is_refused(nodes):
     """The sum of one region in the name of the country, with the names of all silos: the noise of a region is missing.
 
-    The sum has half of the noise's variance. A test of norms cannot tell one round apart; names of silos can.
+    The sum has half of the noise's variance. With few parameters no test of norms can tell; names of silos can.
     """
     inner = nodes.gather("a", 1)
     nodes.gather("b", 1)
@@ -160,6 +164,37 @@ def test_a_node_that_passes_a_childs_sum_on_as_its_own_is_refused(nodes):
     other = nodes.gather("c", 1)
     with pytest.raises(ExchangeError, check=coded("server.silos-foreign")):
         nodes.server.receive(RegionalSum(**renamed, region="east", members=other.members).to_bytes(), "east")
+
+
+def test_one_childs_sum_under_the_names_of_all_silos_lacks_noise_and_is_refused(world, tmp_path):
+    """Two equal regions: half of the noise's variance is missing, which the norm of 2,000 coordinates shows."""
+    count = 2_000
+    plan = verified_plan(
+        fulcrum.plan(
+            fulcrum.Federation.from_sizes(SIZES, outer=OUTER),
+            rounds=2,
+            epsilon=EPSILON,
+            parameters=count,
+            purpose="deployment",
+            keys=world.keys,
+        )
+    )
+    layout = Layout(names=("weight",), shapes=((count,),))
+    server = Coordinator.open(tmp_path, plan, {"weight": np.zeros(count)})
+    flat = np.full(count, 1.0)
+    sums = {
+        region: sum(
+            _lattice_release(flat, layout, release_parameters_of(plan, silo), 1).values for silo in SIZES[region]
+        )
+        for region in "ab"
+    }
+    fields = {"plan_digest": plan.digest, "region": "east", "round_number": 1, "layout": layout}
+    fields |= {"step": float(plan.lattice_steps[0]), "members": tuple(sorted([*SIZES["a"], *SIZES["b"]]))}
+    for values in (sums["a"], sums["b"]):
+        with pytest.raises(ExchangeError, check=coded("server.sum-norm", side="below the noise of its releases")):
+            server.receive(RegionalSum(**fields, values=values).to_bytes(), "east")
+    server.receive(RegionalSum(**fields, values=sums["a"] + sums["b"]).to_bytes(), "east")
+    assert list(server.answers) == ["east"]
 
 
 @pytest.mark.parametrize(("factor", "side"), [(0, "below"), (30, "above")])

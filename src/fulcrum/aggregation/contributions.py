@@ -176,7 +176,8 @@ class _Sums:
             raise ExchangeError("region.child-sum-lacks-noise", child=child, reason=reason)
         _check_values(plan, child, values, senders=len(self._silos), lattice=self._step is not None)
         rows = [below[silo] for silo in contribution.silos]
-        _check_norm(child, values, least_sum(plan, rows, len(values)), largest_sum(plan, rows, len(values)))
+        least = least_sum(plan, rows, len(values), contribution.round_number)
+        _check_norm(child, values, least, largest_sum(plan, rows, len(values)))
 
     def restore(self, sender: str, data: bytes) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         reply = regional_reply_from_bytes(data)

@@ -36,7 +36,7 @@ import msgspec
 import numpy as np
 
 from fulcrum.aggregation.model_checks import checked_model
-from fulcrum.aggregation.norm_tests import largest_sum
+from fulcrum.aggregation.norm_tests import largest_sum, least_sum
 from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.aggregation_tree import check_logical
@@ -333,8 +333,12 @@ class Coordinator:
                 raise ExchangeError("server.sum-lacks-noise", region=region, reason=reason)
             with np.errstate(over="ignore"):
                 size = float(np.linalg.norm(answer.values.astype(np.float64)))
-            if not size <= largest_sum(plan, [members[silo] for silo in named], len(answer.values)):
-                raise ExchangeError("server.sum-norm", region=region)
+            rows, parameters = [members[silo] for silo in named], len(answer.values)
+            # A node that passes on one child's sum under all names has less noise than the plan counts on.
+            if size < least_sum(plan, rows, parameters, self.round_number):
+                raise ExchangeError("server.sum-norm", region=region, side="below the noise of its releases")
+            if not size <= largest_sum(plan, rows, parameters):
+                raise ExchangeError("server.sum-norm", region=region, side="above the largest sum of releases")
 
 
 def _added_up(sums: Mapping[str, RegionalSum], parameters: int) -> FloatArray:

@@ -125,6 +125,16 @@ def forwarding(plan):
     return AuditedPath(plan=plan, sent_up=sent_up)
 
 
+def children_beside_the_sum(plan):
+    """A country sends a region's sum up beside its own."""
+    return AuditedPath(plan=plan, sent_out=lambda path, node, sums, number: np.stack([np.sum(sums, axis=0), sums[0]]))
+
+
+def child_in_place_of_the_sum(plan):
+    """A country sends one region's sum up as its own: the noise of its other regions is missing."""
+    return AuditedPath(plan=plan, sent_out=lambda path, node, sums, number: sums[0][None])
+
+
 def lattices_of_their_own(plan, coarse="heavy", times=2**18):
     """One region releases on a coarser lattice than the others, and the sums are added up."""
     inner = plan.federation.innermost

@@ -129,12 +129,29 @@ def test_a_masked_sum_holds_the_noise_of_the_plan(options):
     assert found.noise_ratio == pytest.approx(1, abs=0.15)
 
 
-def test_a_masked_sum_with_narrow_noise_is_found(monkeypatch):
+def below_countries():
+    """A deployed plan whose masked groups report to countries."""
+    sizes = {region: [100] * 3 for region in ("ra", "rb", "rc")}
+    federation = fulcrum.Federation.from_sizes(sizes, outer={"country": {"east": ["ra", "rb"], "west": ["rc"]}})
+    given = {"rounds": 3, "epsilon": {"region": 4.0, "country": 2.0}, "purpose": "deployment", "parameters": 200}
+    return fulcrum.plan(federation, aggregation="masked", **given)
+
+
+def test_below_countries_the_sum_of_a_masked_region_holds_the_noise_of_the_plan():
+    [found] = masked_probes(below_countries(), ERRORS, seed=1)
+    assert (found.of, found.node, found.verdict, found.values) == ("a masked sum", "ra", CONSISTENT, 400)
+    assert found.noise_ratio == pytest.approx(1, abs=0.15)
+    [asked] = masked_probes(below_countries(), ERRORS, seed=1, silo="rc-2")
+    assert (asked.node, asked.verdict) == ("rc", CONSISTENT)
+
+
+@pytest.mark.parametrize("plan_of", [lambda: masked("deployment", parameters=200), below_countries])
+def test_a_masked_sum_with_narrow_noise_is_found(monkeypatch, plan_of):
     drawn = SecureNoise.integers
     monkeypatch.setattr(
         SecureNoise, "integers", lambda self, *, width, count: drawn(self, width=0.7 * width, count=count)
     )
-    [found] = masked_probes(masked("deployment", parameters=200), ERRORS, seed=1)
+    [found] = masked_probes(plan_of(), ERRORS, seed=1)
     assert found.verdict == VIOLATED
 
 

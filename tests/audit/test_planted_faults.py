@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from faults import (
     AuditedPath,
+    child_in_place_of_the_sum,
+    children_beside_the_sum,
     forwarding,
     half_sensitivity,
     lattices_of_their_own,
@@ -19,6 +21,7 @@ from scipy import stats
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED
+from fulcrum.audit.replays.audited_path import silo_release
 from fulcrum.audit.replays.canary_game import audit
 
 RESEARCH = made()
@@ -57,6 +60,48 @@ def test_a_planted_fault_is_found_in_every_audit(fault, verdict, why):
         found = audit(mechanism.plan, trials=TRIALS, seed=seed, mechanism=mechanism)
         assert found.verdict == verdict
         assert why in reasons_of(found)
+
+
+def tiers(purpose="research", **options):
+    federation = fulcrum.Federation.from_sizes(
+        {"ra": [100] * 3, "rb": [200, 150], "rc": [90, 120, 80], "rd": [300] * 2},
+        outer={"country": {"east": ["ra", "rb"], "west": ["rc", "rd"]}},
+    )
+    given = {"rounds": 6, "epsilon": {"region": 4.0, "country": 2.0}, "purpose": purpose, "parameters": 40}
+    return fulcrum.plan(federation, **given | options)
+
+
+@pytest.mark.parametrize(("purpose", "audits"), [("research", AUDITS), ("deployment", 3)])
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (children_beside_the_sum, "The country sends 2 messages up in a round, and not one sum."),
+        (child_in_place_of_the_sum, "The noise that it meets is"),
+    ],
+)
+def test_a_fault_of_a_country_is_found_at_every_country_and_nowhere_below(purpose, audits, fault, why):
+    plan = tiers(purpose)
+    for seed in range(audits):
+        found = audit(plan, trials=TRIALS, seed=seed, confidence=0.9999, mechanism=fault(plan))
+        above = [one for one in found.findings if (one.tier, one.observer) == ("country", "above")]
+        assert {one.node for one in above} == {"east", "west"}
+        assert all(one.verdict == VIOLATED and why in " ".join(one.reasons) for one in above)
+        assert not any(one.verdict == VIOLATED for one in found.findings if one.tier == "region")
+
+
+def test_noise_missing_on_one_level_is_found_there_and_at_every_level_further_out():
+    """Silos of one region draw no noise: its sum and its country's lack noise, and the sums beside them do not."""
+    plan = tiers()
+    quiet = set(np.flatnonzero(plan.federation.membership("region") == 1).tolist())
+
+    def released(path, silo, number, signs, seed):
+        weight = plan.federation.weights[silo] * plan.clip_norm
+        return signs * weight if silo in quiet else silo_release(path, silo, number, signs, seed)
+
+    found = audit(plan, trials=TRIALS, seed=3, confidence=0.9999, mechanism=AuditedPath(plan=plan, released=released))
+    lacking = {(one.tier, one.node) for one in found.findings if one.verdict == VIOLATED and one.observer == "above"}
+    assert {("region", "rb"), ("country", "east")} <= lacking
+    assert not lacking & {("region", "ra"), ("region", "rc"), ("region", "rd"), ("country", "west")}
 
 
 def test_sums_of_different_lattices_are_found_in_every_audit_and_their_low_bits_read():

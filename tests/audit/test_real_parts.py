@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from error_codes import coded
-from faults import made
+from faults import SIZES, made
 
 import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, LOOSER, VIOLATED
@@ -40,6 +40,43 @@ def test_releases_and_a_regions_sum_hold_the_noise_of_the_plan(purpose):
     assert [probe.node for probe in found] == ["north-1", "south-1", "west-1"]
     assert verdicts(found) == {CONSISTENT}
     assert verdicts(region_probes(plan, ERRORS, seed=1)) == {CONSISTENT}
+
+
+OUTER = {"country": {"upper": ["north", "south"], "lower": ["west"]}}
+
+
+@pytest.mark.parametrize("purpose", PLANS)
+def test_below_countries_releases_and_a_regions_sum_hold_the_noise_of_the_plan(purpose, monkeypatch):
+    """The region of the test seals nothing to a parent: an audit needs the region's sum, and no country."""
+    federation = fulcrum.Federation.from_sizes(SIZES, outer=OUTER)
+    epsilon = {"region": 4.0, "country": 2.0}
+    plan = fulcrum.plan(federation, rounds=4, epsilon=epsilon, purpose=purpose, parameters=400)
+    assert verdicts(release_probes(plan, ERRORS, silos=["north-1"], seed=1)) == {CONSISTENT}
+    [found] = region_probes(plan, ERRORS, seed=1)
+    assert (found.node, found.verdict, found.values) == ("south", CONSISTENT, 800)
+    assert found.noise_ratio == pytest.approx(1, abs=0.12)
+    quiet = {silo for silo in range(len(federation)) if federation.silo_name(silo).startswith("south")}
+    whole = releases._release_canaries
+
+    def without_noise(plan, silo, *given):
+        made = whole(plan, silo, *given)
+        if plan.index[silo] not in quiet:
+            return made
+        step = made[0][0].step or 1.0
+        kind = made[0][0].values.dtype
+        return [(dataclasses.replace(sent, values=(update / step).astype(kind)), update) for sent, update in made]
+
+    monkeypatch.setattr(releases, "_release_canaries", without_noise)
+    monkeypatch.setattr("fulcrum.aggregation.contributions.norm_bounds", lambda *given: (0.0, np.inf))
+    [found] = region_probes(plan, ERRORS, seed=1)
+    assert (found.node, found.verdict) == ("south", VIOLATED)
+
+
+def test_a_plan_with_two_nodes_of_one_name_is_audited_without_a_region():
+    outer = {"country": {"upper": ["north", "south"], "west": ["west"]}}
+    plan = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES, outer=outer), rounds=2, epsilon=4.0, parameters=40)
+    assert region_probes(plan, ERRORS, seed=1) == []
+    assert verdicts(release_probes(plan, ERRORS, silos=["west-1"], seed=1)) == {CONSISTENT}
 
 
 def test_releases_with_narrow_noise_are_found(monkeypatch):

@@ -4,11 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from error_codes import coded
 from faults import made
 
+import fulcrum
 from fulcrum.audit.evidence.findings import CONSISTENT, VIOLATED
 from fulcrum.audit.evidence.judging import Errors
 from fulcrum.audit.integration.engine_runs import engine_run_probes
+from fulcrum.errors import EngineError
 
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytestmark = pytest.mark.engines
@@ -61,3 +64,27 @@ def test_noise_used_again_is_found(monkeypatch):
     found = engine_run_probes(made(sizes=SIZES, rounds=3, parameters=None), ERRORS, engine="nvflare", seed=1)
     assert {probe.verdict for probe in found} == {VIOLATED}
     assert all("not fresh: between rounds" in probe.reasons[0] for probe in found)
+
+
+def tiers(**options):
+    sizes = {region: [200, 180] for region in ("ra", "rb", "rc", "rd")}
+    outer = {"country": {"east": ["ra", "rb"], "west": ["rc", "rd"]}}
+    given = {"rounds": 8, "epsilon": {"region": 8.0, "country": 5.0}, "purpose": "deployment"}
+    return fulcrum.plan(fulcrum.Federation.from_sizes(sizes, outer=outer), **given | options)
+
+
+def test_a_country_that_sends_one_regions_sum_as_its_own_is_found(monkeypatch):
+    """With 200 parameters no norm of a round shows that the noise of the other region is missing."""
+    conduct(monkeypatch, "forward")
+    monkeypatch.setenv("FULCRUM_TEST_FORWARD", "east")
+    east, west = engine_run_probes(tiers(parameters=200), ERRORS, engine="nvflare", seed=1, seconds=1.0)
+    assert (east.node, east.verdict, west.node, west.verdict) == ("east", VIOLATED, "west", CONSISTENT)
+    assert "as wide as the plan says" in " ".join(east.reasons)
+    assert east.noise_ratio == pytest.approx(0.5**0.5, abs=0.06)
+
+
+def test_with_many_parameters_the_server_refuses_such_a_sum_at_once(monkeypatch):
+    conduct(monkeypatch, "forward")
+    monkeypatch.setenv("FULCRUM_TEST_FORWARD", "east")
+    with pytest.raises(EngineError, check=coded("audit.sum-missing", sender="east", round_number=1)):
+        engine_run_probes(tiers(rounds=1, parameters=8_000), ERRORS, engine="nvflare", seed=1, seconds=1.0)

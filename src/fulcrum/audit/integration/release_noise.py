@@ -17,6 +17,7 @@ from fulcrum.audit.evidence.findings import Probe
 from fulcrum.audit.evidence.judging import Errors, probe
 from fulcrum.audit.integration.canary_training import ARRAY, OVERSIZE, direction, expected_signal, person_rows
 from fulcrum.audit.replays.audited_path import PARAMETERS
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.layout import Layout, in_units
 from fulcrum.core.messages.membership import index_of, members_of
 from fulcrum.core.messages.regional_reply import RegionalSum
@@ -27,6 +28,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.errors import ExchangeError
 from fulcrum.planning.content.plan_figures import changed_copy
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.planning.plan import Plan
@@ -86,14 +88,19 @@ def region_probes(plan: Plan, errors: Errors, *, seed: int) -> list[Probe]:
     """Returns the verdict on the sum of the smallest region of several silos: their noise, and nothing else.
 
     Silos release through scratch ledgers and seal to a scratch key, and the region opens, checks and sums, as on a real
-    federation. The result is empty for noise of aggregators, and for masked sums
-    (`fulcrum.audit.integration.masked_noise`).
+    federation. The result is empty for noise of aggregators, for masked sums
+    (`fulcrum.audit.integration.masked_noise`), and for a plan that no aggregator runs, such as a plan with two nodes of
+    one name.
     """
     federation = plan.federation
     sizes = np.bincount(federation.innermost.parent_of)
     fitting = [region for region in range(len(sizes)) if 2 <= sizes[region] <= MOST_MEMBERS]
     trusted = plan.silos_draw_noise and not plan.is_masked
     if not trusted or not fitting:
+        return []
+    try:
+        tree_of(plan)
+    except ExchangeError:  # no engine runs the plan, and the replays do without aggregators
         return []
     name = federation.innermost.nodes[min(fitting, key=lambda region: int(sizes[region]))]
     parameters, rounds = plan.parameters or VALUES_A_SILO // REGION_ROUNDS, min(plan.rounds, REGION_ROUNDS)

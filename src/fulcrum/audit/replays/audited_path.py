@@ -42,7 +42,7 @@ PARAMETERS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class AuditedPath:
-    """The steps of silos and regions under a plan.
+    """The steps of silos, regions and nodes further out under a plan.
 
     Attributes:
         plan: The plan.
@@ -50,6 +50,8 @@ class AuditedPath:
             (0 for an update of zeros) and a seed, which deployment ignores.
         sent_up: Returns the messages of a region, a row for every message. Takes the path, the region, the releases of
             its silos, the round and a seed.
+        sent_out: Returns the messages of a node of an outer tier, a row for every message. Takes the path, the node,
+            the sums of its regions and the round.
         by_person: The function that clips and adds the rows of a silo's persons, for a plan for persons.
     """
 
@@ -58,6 +60,7 @@ class AuditedPath:
     sent_up: "Callable[[AuditedPath, int, Sequence[Values], int, int], Values]" = field(
         default_factory=lambda: region_sum
     )
+    sent_out: "Callable[[AuditedPath, str, Sequence[Values], int], Values]" = field(default_factory=lambda: outer_sum)
     by_person: SumByPerson = apply_by_person
     _terms: dict[int, ReleaseParameters] = field(default_factory=dict, init=False, repr=False)
     _clipped: list[float] = field(default_factory=list, init=False, repr=False)
@@ -148,6 +151,12 @@ def region_sum(path: AuditedPath, region: int, releases: Sequence[Values], round
         )
         total += float(injected[region]) * path.plan.clip_norm * drawn
     return total[None]
+
+
+def outer_sum(path: AuditedPath, node: str, sums: Sequence[Values], round_number: int) -> Values:
+    """Returns the message of a node of an outer tier: the sum of the sums of its regions."""
+    del path, node, round_number
+    return np.sum(sums, axis=0)[None]
 
 
 def __getattr__(name: str) -> object:

@@ -222,7 +222,8 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
     if reasons.violated and len(stage.canary_silos) > unit.silos_per_person:
         reasons.violated.append(two_silos_reason(unit, len(stage.canary_silos)))
     if reading.messages > 1:
-        reasons.violated.append(f"The region sends {reading.messages} messages up in a round, and not one sum.")
+        tier = "region" if stage.tier == plan.federation.innermost.name else stage.tier
+        reasons.violated.append(f"The {tier} sends {reading.messages} messages up in a round, and not one sum.")
     # A claim for a person in several silos covers every placement, and most placements reach less.
     if reach < claim.stated and unit.silos_per_person == 1:
         why = " The accountant renyi counts more than Gaussian noise costs." if reach >= claim.exact else ""

@@ -73,7 +73,7 @@ class Reading:
         looked_at: Number of sums in `turns`.
         shape: Counts of the noise of some sums by interval (`fulcrum.audit.evidence.noise_tests.bin_counts`).
         modulus: The modulus of the observer's score, if any.
-        messages: Number of messages of a region in a round; the plan has one.
+        messages: Number of messages of a node in a round; the plan has one.
     """
 
     view: View
@@ -313,16 +313,15 @@ def _observe(path: AuditedPath, stage: Stage, view: View, sent: dict[int, Values
     if view.single:
         return np.stack([sent[silo] for silo in stage.canary_silos])
     away = set(view.missing)
-    rows: Values | None = None
+    by_region = []
     for region, members in stage.members.items():
         heard = [sent[silo] for silo in members if silo not in away]
-        if not heard:
-            continue
-        up = path.sent_up(path, region, heard, number, seed)
-        if rows is not None:
-            up = np.concatenate([rows, up]) if stage.is_apart else rows[:1] + up[:1]
-        rows = up
-    shown = np.array(rows)
+        if heard:
+            by_region.append(path.sent_up(path, region, heard, number, seed))
+    if stage.is_apart or len(stage.members) == 1:
+        shown = np.concatenate(by_region)
+    else:
+        shown = path.sent_out(path, stage.node, [messages[0] for messages in by_region], number)
     for silo in view.colluders:
         shown[0] -= sent[silo]
     return shown

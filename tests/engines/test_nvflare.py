@@ -65,7 +65,7 @@ def test_a_short_run_of_real_processes(tmp_path, capsys):
         federation.stop()
     assert not federation.left_behind()
     told = capsys.readouterr()
-    assert "round 2 of 2: 2 regional sums, accuracy 0." in told.err
+    assert "round 2 of 2: 2 sums, accuracy 0." in told.err
     assert "accuracy" in told.out
     found = read_results(tmp_path / "run", federation.plan).run
     assert [(row.round, row.regions, row.silos) for row in found.rounds] == [(1, 2, 3), (2, 2, 3)]

@@ -57,9 +57,9 @@ class RoundResult(msgspec.Struct, kw_only=True):
         accuracy: The accuracy on records that the server may see; None if not measured.
         accuracy_se: The standard error of the accuracy; None with a single seed.
         metrics: All further metrics, by name.
-        regions: The number of regional sums in the model; None for training in process.
+        regions: The number of sums in the model, of regions or of the outermost tier; None for training in process.
         silos: The number of silos in the sums; None for training in process.
-        withheld: The regions without a sum in the model.
+        withheld: The regions, or nodes of the outermost tier, without a sum in the model.
     """
 
     round: int
@@ -74,10 +74,10 @@ class RoundResult(msgspec.Struct, kw_only=True):
         """Returns the round as a line of text for progress messages; `of` is the number of rounds, if known.
 
         >>> RoundResult(round=1, accuracy=0.53765, metrics={"loss": 0.9}, regions=2, withheld=["south"]).in_words(of=9)
-        'round 1 of 9: 2 regional sums, accuracy 0.5376, loss 0.9, withheld by south'
+        'round 1 of 9: 2 sums, accuracy 0.5376, loss 0.9, withheld by south'
         """
         measured = ({} if self.accuracy is None else {"accuracy": self.accuracy}) | self.metrics
-        parts = [] if self.regions is None else [f"{self.regions} regional sum{'' if self.regions == 1 else 's'}"]
+        parts = [] if self.regions is None else [f"{self.regions} sum{'' if self.regions == 1 else 's'}"]
         parts += [f"{name} {value:.4g}" for name, value in measured.items()]
         parts += [f"withheld by {', '.join(self.withheld)}"] if self.withheld else []
         return f"round {self.round}{f' of {of}' if of else ''}: {', '.join(parts)}"

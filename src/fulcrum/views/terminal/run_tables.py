@@ -10,7 +10,7 @@ from fulcrum.views.terminal.table_columns import Column
 def round_table(title: str, run: RunResult) -> RenderableType:
     """Returns the table of a run's rounds."""
     rows = run.round_rows()
-    headings = {"regions": "regions summed", "silos": "silos in them"}
+    headings = {"regions": "sums", "silos": "silos in them"}
     keys = list(rows[0]) if rows else list(ROUND_COLUMNS)
     columns = [Column(key=key, heading=headings.get(key, key), figures=key != "withheld") for key in keys]
     return table(title, columns, rows)

@@ -350,8 +350,18 @@ BAD = {
     "misspelt command": (["plam", "mild"], "cli.usage", {}),
     "misspelt option": (
         ["plan", "mild", "--round", 1, "--epsilon", 1],
-        "cli.argument-missing",
-        {"argument": "--rounds"},
+        "cli.usage",
+        {"reason": "Unknown option: --round. Did you mean --rounds?"},
+    ),
+    "option in another language": (
+        ["plan", "mild", "--runden=10"],
+        "cli.usage",
+        {"reason": "Unknown option: --runden. Did you mean --rounds?"},
+    ),
+    "unknown option beside a missing one": (
+        ["plan", "mild", "--zebra", "red", "--epsilon", 1],
+        "cli.usage",
+        {"reason": "Unknown option: --zebra."},
     ),
     "misspelt allocation": (
         ["plan", "mild", "--rounds", 1, "--epsilon", 1, "--allocation", "unifrom"],

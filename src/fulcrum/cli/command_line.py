@@ -18,6 +18,8 @@ from cyclopts import (
     CycloptsError,
     MissingArgumentError,
     RepeatArgumentError,
+    Token,
+    UnknownOptionError,
     UnusedCliTokensError,
 )
 
@@ -314,6 +316,8 @@ def _usage_error(error: CycloptsError) -> FulcrumError:
     match error:
         case MissingArgumentError(keyword=str(keyword)):
             return FulcrumError("cli.value-missing", option=keyword, see=see)
+        case MissingArgumentError() if (unknown := _unknown_option(error)) is not None:
+            return FulcrumError("cli.usage", reason=str(unknown))
         case MissingArgumentError(argument=argument) if argument is not None:
             typed_alone = argument.index is not None and "-o" not in argument.names
             name = argument.name.lstrip("-").upper() if typed_alone else argument.name
@@ -328,6 +332,18 @@ def _usage_error(error: CycloptsError) -> FulcrumError:
         case CoercionError(token=token, target_type=target) if token is not None and get_origin(target) is Literal:
             return _choice_error(token.keyword or "", token.value, get_args(target))
     return FulcrumError("cli.usage", reason=str(error))
+
+
+def _unknown_option(error: MissingArgumentError) -> UnknownOptionError | None:
+    """Returns the error for the first unknown option of a command line that lacks an argument; None without any.
+
+    A misspelt option is both unknown and missing, and the spelling is the mistake to name.
+    """
+    unknown = next((word for word in error.unused_tokens or () if word.startswith("--") and word != "--"), None)
+    if unknown is None or error.app is None:
+        return None
+    token = Token(keyword=unknown.partition("=")[0], source="cli")
+    return UnknownOptionError(token=token, argument_collection=error.app.assemble_argument_collection(), verbose=False)
 
 
 _NOUNS = {"--to": "export", "--kind": "kind of key"}

@@ -103,6 +103,27 @@ def test_no_process_of_a_site_outlives_the_with(tmp_path, deployment):
     assert sites.processes_of(WAITS) == []
 
 
+def test_all_sites_are_killed_before_any_is_waited_for(tmp_path, deployment, monkeypatch):
+    listed = []
+
+    def recorded(list_processes):
+        listed.append(set(list_processes()))
+        end_all(list_processes)
+
+    monkeypatch.setattr(local_sites, "end_all", recorded)
+    first, second = ("import time; time.sleep(600)", "import time; time.sleep(601)")
+    with sites_in(tmp_path, deployment, first, second) as sites:
+        started = set()
+        for name in (first, second):
+            sites.start(name)
+            started.add(sites._processes[name].pid)
+        deadline = time.monotonic() + 60
+        while {pid for name in (first, second) for pid in sites.processes_of(name)} != started:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert listed == [started, set()]
+
+
 def test_a_federation_that_finishes_no_round_is_given_up(tmp_path):
     heard = []
     watch = RoundWatch(tmp_path, on_round=heard.append, stall=0.2)

@@ -29,7 +29,7 @@ pytest.importorskip("cryptography", reason="needs the extra secure")
 from harness import Federation, exposed
 
 from fulcrum.engines.nvflare.kits.console import _ending_of, session
-from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_kits
+from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_job, write_kits
 
 MEMBERS = {"north": ["a1", "a2"], "south": ["c1"]}
 
@@ -129,6 +129,17 @@ def test_the_job_carries_neither_settings_nor_code(kits):
     assert not list((kits / "job").rglob("*.py"))
     meta = read(kits / "job" / "meta.json")
     assert meta["mandatory_clients"] == ["north", "south", "a1", "a2", "c1"]
+
+
+@pytest.mark.parametrize(("silos", "seconds"), [(2, 0.1), (30, 0.3), (80, 0.5)])
+def test_sites_ask_for_tasks_soon_and_no_region_answers_over_a_hundred_questions_a_second(tmp_path, silos, seconds):
+    rows = [f"s{number},200,north" for number in range(silos)] + ["c1,300,south"]
+    (tmp_path / "fed.csv").write_text("\n".join(["silo,records,region", *rows]) + "\n")
+    plan = fulcrum.plan(str(tmp_path / "fed.csv"), rounds=3, epsilon=5.0, parameters=34)
+    write_job(Deployment(plan=plan, train="unused"), tmp_path / "job")
+    for role in ("silo", "region"):
+        app = tmp_path / "job" / f"app_{role}" / "config" / "config_fed_client.json"
+        assert read(app)["default_task_fetch_interval"] == pytest.approx(seconds)
 
 
 def test_every_operator_is_told_what_to_do(kits):

@@ -102,6 +102,12 @@ def test_the_ledger_of_every_silo_is_whole_after_the_kill_of_the_sites(up):
             assert [entry.round_number for entry in ledger.entries()] == [1, 2, 3]
 
 
+def test_no_credentials_of_the_job_stay_in_the_kits_after_the_last_round(up):
+    kits = up[0] / "out/kits"
+    assert "Round 2 started" in (kits / "server/output.log").read_text()
+    assert not list(kits.rglob("running-job.json"))
+
+
 def test_what_evaluate_does_wrong_is_one_line_and_training_goes_on(up):
     printed = " ".join(up[1].split())
     assert "Rounds 1, 3: 'odd' is left out: a metric is one finite number, got nan." in printed

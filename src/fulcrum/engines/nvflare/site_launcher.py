@@ -18,7 +18,7 @@ from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.durable_files import write_whole
 from fulcrum.engines.nvflare.kits.flare_version import check_version
 from fulcrum.engines.nvflare.site_jobs.admission import is_job, restrict_commands, restrict_peers
-from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
+from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER, RUNNING_JOB
 from fulcrum.errors import EngineError
 
 _RESTARTS = 20
@@ -123,7 +123,7 @@ class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]
 def _note(fl_ctx: FLContext) -> Path:
     """Returns the file in a site's folder that names the running job."""
     workspace: Workspace = fl_ctx.get_prop(FLContextKey.WORKSPACE_OBJECT)
-    return Path(workspace.get_root_dir()) / "running-job.json"
+    return Path(workspace.get_root_dir()) / RUNNING_JOB
 
 
 def _read(note: Path) -> dict[str, Any]:

@@ -16,7 +16,12 @@ from fulcrum.server.run_results import RoundResult, RunResult
 
 COMPLETED = "FINISHED:COMPLETED"
 
-_INTERVAL = 0.5
+_SHORTEST, _INTERVAL = 0.1, 0.5
+"""Seconds between questions to the server: the shortest time and the longest. Every question costs the server time."""
+
+_SHARE = 0.05
+"""The time between questions as a share of the time since the last news: quick rounds are heard of soon."""
+
 _TRIES = 5
 """The number of quick failures in a row after which the job is given up."""
 
@@ -100,20 +105,34 @@ class _Rounds:
         self._passed_on = 0
         self.run: RunResult | None = None
 
-    def hear(self, meta: Mapping[str, Any]) -> None:
-        """Reads the report in the server's metadata of a job; malformed reports are ignored."""
+    def hear(self, meta: Mapping[str, Any]) -> bool:
+        """Reads the report in the server's metadata of a job, and returns True for a further round.
+
+        Malformed reports are ignored.
+        """
         try:
             self.run = run_from(meta[RUN])
         except (KeyError, DataError):
-            return
-        for result in self.run.rounds[self._passed_on :]:
+            return False
+        further = self.run.rounds[self._passed_on :]
+        for result in further:
             self._passed_on += 1
             if self._on_round is not None:
                 self._on_round(result)
+        return bool(further)
 
     def reach(self, number: int | None) -> bool:
         """Returns True once a round has been reported; False for None."""
         return number is not None and self._passed_on >= number
+
+
+def _pause(quiet: float) -> float:
+    """Returns the seconds until the next question to the server, by the seconds since the last news.
+
+    >>> [_pause(quiet) for quiet in (0.0, 4.0, 60.0)]
+    [0.1, 0.2, 0.5]
+    """
+    return min(max(_SHARE * quiet, _SHORTEST), _INTERVAL)
 
 
 def _ending_of(meta: Mapping[str, Any]) -> tuple[str, bool]:
@@ -136,6 +155,7 @@ def _follow_job(
     from nvflare.fuel.flare_api.api_spec import InternalError, NoConnection
 
     last_status, heard = "", time.monotonic()
+    news = heard - _INTERVAL / _SHARE  # processes are starting, and leave questions little time
     while True:
         try:
             meta = dict(opened.get_job_meta(job))
@@ -144,11 +164,12 @@ def _follow_job(
             if status != last_status and on_status is not None:
                 on_status(status)
             last_status = status
-            rounds.hear(meta)
+            if rounds.hear(meta):
+                news = heard
             if status.startswith("FINISHED") or rounds.reach(last_round):
                 return meta | {"status": status}
         except (NoConnection, InternalError) as error:
             if time.monotonic() - heard > _SILENCE:
                 raise EngineError("flare.server-silent", seconds=_SILENCE, reason=str(error)) from None
         tick()
-        time.sleep(_INTERVAL)
+        time.sleep(_pause(time.monotonic() - news))

@@ -47,6 +47,12 @@ _ADMITTED_MASKED: dict[Role, list[str]] = {
 
 _EXECUTORS: tuple[Role, ...] = ("region", "silo")
 
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 0.5
+"""Seconds between two questions of a site for its next task; NVIDIA FLARE's default is the longest."""
+
+_MOST_QUESTIONS = 100.0
+"""The most questions in a second that a region answers its silos, where the shortest wait would allow more."""
+
 
 def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
     """Writes a kit for every site, the job and the administrator's kit into a folder, and returns a summary.
@@ -312,8 +318,10 @@ def write_job(deployment: Deployment, folder: Path) -> None:
 def _app(deployment: Deployment, role: Role) -> dict[str, Any]:
     """Returns the configuration of a job at a silo or region; kits hold the same file, and run no other."""
     wait = deployment.answer_time
+    most = max(len(members) for members in deployment.regions.values())
     return {
         "format_version": 2,
+        "default_task_fetch_interval": min(max(most / _MOST_QUESTIONS, _SHORTEST_WAIT), _LONGEST_WAIT),
         "get_task_timeout": wait,
         "submit_task_result_timeout": wait,
         "task_check_timeout": wait,

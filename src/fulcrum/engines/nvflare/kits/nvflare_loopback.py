@@ -7,7 +7,7 @@ from pathlib import Path
 from fulcrum.engines.local_sites import LocalSites, RoundWatch, ending_on_signals, processes, wait_for_ports
 from fulcrum.engines.nvflare.kits.console import follow
 from fulcrum.engines.nvflare.kits.flare_progress import FlareProgress
-from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER
+from fulcrum.engines.nvflare.site_jobs.job_messages import FOLDER, RUNNING_JOB
 from fulcrum.engines.site_folders import Deployment, LocalRun
 from fulcrum.engines.training_failures import Failures
 from fulcrum.errors import EngineError
@@ -102,6 +102,8 @@ def run_here(
         # round is reported, so nothing is lost when the sites are killed now.
         run = follow(kits, tick=tick, on_round=hear, last_round=plan.rounds)
         tick()
+    for name in technical.values():  # a killed site leaves the credentials of its job, for a restart that never comes
+        (kits / name / RUNNING_JOB).unlink(missing_ok=True)
     if run is None:
         raise EngineError("flare.rounds-unreported", kits=kits, site=SERVER)
     done = Coordinator.read(kits / SERVER / "local" / FOLDER / "state", plan)

@@ -28,6 +28,9 @@ APP = "config/config_fed_client.json"
 FOLDER = "fulcrum"
 """The site's folder inside the kit's local folder."""
 
+RUNNING_JOB = "running-job.json"
+"""The file in a kit that names the running job, with the job's credentials, while the job runs."""
+
 
 def site_of(fl_ctx: Any, role: Role) -> Site:
     """Returns the site of this process, read from the kit's local folder."""

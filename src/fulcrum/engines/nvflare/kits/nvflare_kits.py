@@ -51,7 +51,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.1, 0.5
 """Seconds between two questions of a site for its next task; NVIDIA FLARE's default is the longest."""
 
 _MOST_QUESTIONS = 100.0
-"""The most questions in a second that a region answers its silos, where the shortest wait would allow more."""
+"""The most questions in a second that an aggregator answers its members, where the shortest wait would allow more."""
 
 
 def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path | None = None) -> dict[str, Any]:
@@ -318,7 +318,7 @@ def write_job(deployment: Deployment, folder: Path) -> None:
 def _app(deployment: Deployment, role: Role) -> dict[str, Any]:
     """Returns the configuration of a job at a silo or region; kits hold the same file, and run no other."""
     wait = deployment.answer_time
-    most = max(len(members) for members in deployment.regions.values())
+    most = max(len(members) for members in deployment.aggregators.values())
     return {
         "format_version": 2,
         "default_task_fetch_interval": min(max(most / _MOST_QUESTIONS, _SHORTEST_WAIT), _LONGEST_WAIT),

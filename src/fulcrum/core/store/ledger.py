@@ -222,7 +222,7 @@ class Ledger(ClosedAtTheEnd):
     def holding(self) -> Iterator[None]:
         """Makes other threads wait until the end of the block, for several calls that belong together.
 
-        Open and close no file in the block: a fork in another thread waits for the block, and opening waits for the fork.
+        Open and close no file in the block: a fork waits for the block, and opening waits for the fork.
         """
         with self._lock:
             yield

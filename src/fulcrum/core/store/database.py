@@ -4,6 +4,7 @@ Stock SQLite: a rollback journal, rows and payloads in one file. A payload is wr
 write a payload twice. SQLite does not detect that the journal of an interrupted commit was lost, damaged, or restored
 from another time. The mark of `fulcrum.core.store.commit_mark` detects all three. A commit has six syncs: two of marks,
 and the four of SQLite at `synchronous=FULL`, of which Fulcrum takes the first, of the journal, before the first mark.
+The first commit of an open file has a seventh, of the folder: SQLite syncs the folder of a new journal.
 
 While a file is open, and after a process was killed, the journal `<name>-journal` lies beside the file: copy or move
 both files or, better, a closed file, which has no journal.

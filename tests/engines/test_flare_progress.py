@@ -1,5 +1,6 @@
 """The stages of a run on NVIDIA FLARE, from the logs of the sites; tests/engines/test_up.py runs real sites."""
 
+from fulcrum.engines.masked_stages import STAGE_WORDS, stage_in_words
 from fulcrum.engines.nvflare.kits.flare_progress import FlareProgress
 
 BEGUN = "FederationController - INFO - [run=1] - Round {} started.\n"
@@ -57,3 +58,25 @@ def test_a_stage_of_a_round_that_was_reported_before_is_not_shown(tmp_path):
     progress.hear()
     progress.look()
     assert steps == ["round 1 of 2, stage 1 of 2: silos train and release"]
+
+
+def test_the_five_stages_of_a_masked_round_are_shown_as_the_server_logs_them(tmp_path):
+    steps = []
+    progress = FlareProgress(tmp_path / "server", [tmp_path / "a"], 2, steps.append)
+    lines = [f"fulcrum stage: round 1, {stage_in_words(stage)}.\n" for stage in STAGE_WORDS]
+    log(tmp_path, "server", lines[0] + lines[1])
+    log(tmp_path, "a", SENT)
+    progress.look()
+    progress.look()
+    assert steps == ["round 1 of 2, stage 1 of 5: silos make keys", "round 1 of 2, stage 2 of 5: silos share keys"]
+    log(tmp_path, "server", lines[2] + lines[3])
+    progress.look()
+    assert steps[2:] == [
+        "round 1 of 2, stage 3 of 5: silos train and release",
+        "round 1 of 2, stage 4 of 5: silos attest the members of the sum",
+    ]
+    progress.hear()
+    log(tmp_path, "server", lines[4] + lines[0].replace("round 1", "round 2"))
+    progress.look()
+    assert len(steps) == 5  # the last stage of round 1 came with the report of the round
+    assert steps[4].startswith("round 2 of 2, stage 1 of 5: silos make keys (about ")

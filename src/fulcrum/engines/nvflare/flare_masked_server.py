@@ -20,6 +20,7 @@ from fulcrum.core.masking.masking_messages import KEYS, Inbox, request_from_byte
 from fulcrum.core.messages.model_message import Model, pack_model
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.silo.site import Site
+from fulcrum.engines.masked_stages import stage_in_words, stage_of
 from fulcrum.engines.nvflare.flare_server import FederationController, PlanAssessor
 from fulcrum.engines.nvflare.site_jobs.job_endings import note_ending
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, TASK
@@ -68,6 +69,11 @@ class MaskedAssessor(PlanAssessor):
             self._receive = take
             self._deadline = time.monotonic() + self._patience
         return task
+
+    def stage_name(self, requests: Mapping[str, bytes]) -> str:
+        """Returns the stage of the server's calls, or of the requests for the one group."""
+        first = next(iter(requests.values()))
+        return stage_call_from_bytes(first).stage if self.by_region else stage_of(request_from_bytes(first))
 
     def end_stage(self) -> None:
         """Ends a stage: later replies have no effect."""
@@ -141,6 +147,8 @@ class MaskedFederationController(FederationController):
         if abort_signal.triggered:
             raise _AbortedError
         assessor: MaskedAssessor = self.assessor
+        stage = stage_in_words(assessor.stage_name(requests))
+        self.log_info(fl_ctx, f"fulcrum stage: round {assessor.server.round_number}, {stage}.", fire_event=False)
         data = assessor.stage_task(requests, take)
         self._current_task_seq = self.get_next_task_seq()
         self._current_round = assessor.server.round_number - 1

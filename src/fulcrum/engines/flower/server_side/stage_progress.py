@@ -8,19 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, Request, Roster, Survivors
+from fulcrum.core.masking.masking_messages import Request
+from fulcrum.engines.masked_stages import STAGE_WORDS, stage_of
 from fulcrum.parsing import json_of
 
 PROGRESS = "progress.json"
 """The name of the file, in the server's site."""
-
-_STAGES: dict[type, str] = {
-    Begin: "silos make keys",
-    Roster: "silos share keys",
-    Inbox: "silos train and release",
-    Survivors: "silos attest the members of the sum",
-    Attested: "silos unmask the sum",
-}
 
 
 class StageProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +43,7 @@ class StageProgress(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         >>> StageProgress(round_number=2, rounds=3, stage=1, doing="silos make keys").in_words()
         'round 2 of 3, stage 1 of 5: silos make keys'
         """
-        stage = f", stage {self.stage} of {len(_STAGES)}" if self.stage else ""
+        stage = f", stage {self.stage} of {len(STAGE_WORDS)}" if self.stage else ""
         again = f", attempt {self.attempt}" if self.attempt > 1 else ""
         return f"round {self.round_number} of {self.rounds}{again}{stage}: {self.doing}"
 
@@ -72,13 +65,13 @@ class ProgressFile:
 
     def begin(self, round_number: int, request: Request) -> None:
         """Writes the stage of a request."""
-        stage = list(_STAGES).index(type(request)) + 1
-        left = len(_STAGES) * (self._rounds - round_number + 1) - stage
+        stage = list(STAGE_WORDS).index(stage_of(request)) + 1
+        left = len(STAGE_WORDS) * (self._rounds - round_number + 1) - stage
         progress = StageProgress(
             round_number=round_number,
             rounds=self._rounds,
             stage=stage,
-            doing=_STAGES[type(request)],
+            doing=STAGE_WORDS[stage_of(request)],
             begun=self._begun,
             left=left,
             attempt=request.session.attempt,

@@ -1,6 +1,7 @@
 """The progress of a federation on this machine, from the logs of its sites: the round, the stage, and the time left.
 
-A round has two stages: silos train and release, then regions sum. NVIDIA FLARE logs both, and reports rounds alone.
+A round has two stages: silos train and release, then regions sum. NVIDIA FLARE logs both, and reports rounds alone. A
+masked round has five stages, and Fulcrum's server logs each.
 """
 
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 from fulcrum.engines.log_reasons import whole_lines
 
 _BEGUN = re.compile(rb"Round (\d+) started\.")
+_MASKED = re.compile(rb"fulcrum stage: round (\d+), (stage \d of \d: [a-z ]+)\.")
 _SENT = b"SubmitUpdate to:"
 _STAGES = ("silos train and release", "regions sum")
 
@@ -43,7 +45,11 @@ class FlareProgress:
         # Silos first: answers in these lines belong to the round before a round that the server begins meanwhile.
         self._sent.update(log for log in self._silos if _SENT in self._lines(log))
         number, stage = self._shown
-        for index in map(int, _BEGUN.findall(self._lines(self._server))):
+        lines = self._lines(self._server)
+        for round_number, words in _MASKED.findall(lines):
+            self._began = self._began or time.monotonic()
+            self._say_stage(int(round_number), words.decode())
+        for index in map(int, _BEGUN.findall(lines)):
             if index == 0:  # a job counts its rounds from 0, and another job continues the plan
                 self._first, self._began = self._done + 1, self._began or time.monotonic()
             self._sent.clear()
@@ -53,9 +59,11 @@ class FlareProgress:
         if (number, stage) == self._shown:
             return
         self._shown = number, stage
+        self._say_stage(number, f"stage {stage} of {len(_STAGES)}: {_STAGES[stage - 1]}")
+
+    def _say_stage(self, number: int, stage: str) -> None:
         if number > self._done:  # a fast round may be reported before its last stage is read
-            words = f"round {number} of {self._rounds}, stage {stage} of {len(_STAGES)}: {_STAGES[stage - 1]}"
-            self._say(words + self._time_left())
+            self._say(f"round {number} of {self._rounds}, {stage}{self._time_left()}")
 
     def _lines(self, log: Path) -> bytes:
         new = whole_lines(log, self._read[log])

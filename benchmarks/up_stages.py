@@ -42,7 +42,7 @@ HEADINGS = {"processor_seconds": "CPU seconds", "processor_before": "CPU before"
 LONGEST_SILENCE = 0.5
 """The most of the whole command without a line."""
 
-_ENDED = re.compile(r"round (\d+) of \d+: \d+ regional")
+_ENDED = re.compile(r"round (\d+) of \d+: \d+ (?:regional )?sum")
 _SET_CHILD_SUBREAPER = 36  # of Linux's prctl: processes without a parent become children of this process
 _TICKS = os.sysconf("SC_CLK_TCK")
 

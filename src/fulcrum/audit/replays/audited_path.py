@@ -156,7 +156,7 @@ def region_sum(path: AuditedPath, region: int, releases: Sequence[Values], round
 def outer_sum(path: AuditedPath, node: str, sums: Sequence[Values], round_number: int) -> Values:
     """Returns the message of a node of an outer tier: the sum of the sums of its regions."""
     del path, node, round_number
-    return np.sum(sums, axis=0)[None]
+    return np.asarray(np.sum(sums, axis=0))[None]
 
 
 def __getattr__(name: str) -> object:

@@ -222,6 +222,8 @@ def test_the_commands_refuse_data_and_options_that_mix_persons(
 
 
 ENGINES = [("nvflare", "trusted"), ("nvflare", "masked"), ("flower", "masked")]
+PAIRS = {"n1": ("a1", "a2"), "n2": ("a3", "a4"), "s1": ("b1", "b2"), "s2": ("b3", "b4")}
+COUNTRIES = {"east": ["n1", "n2"], "west": ["s1", "s2"]}
 
 
 @pytest.mark.engines
@@ -268,6 +270,65 @@ def test_up_runs_a_plan_for_persons_from_the_command_line_to_its_report(name, ag
 def test_an_engine_on_this_machine_learns_the_model_of_the_embedded_engine(name, aggregation, stays, tmp_path):
     pytest.importorskip({"flower": "flwr"}.get(name, name))
     engine, plan = engine_named(name), made("research", aggregation)
+    here = Deployment(
+        plan=plan,
+        train=BUILT_IN,
+        options=options_of(stays),
+        host=engine.host_here,
+        port=free_port(following=1),
+        runs_here=True,
+        patience=240.0,
+    )
+    engine.write_kits(here, tmp_path / "kits")
+    done = engine.run_here(here, tmp_path / "kits", on_round=lambda _: None)
+    assert not done.failed
+    assert np.abs(done.model["head"] - embedded(plan, stays)).max() < 1e-5
+
+
+@pytest.mark.engines
+def test_up_runs_a_plan_for_persons_with_countries_from_the_command_line(stays, tmp_path, capsys):
+    pytest.importorskip("nvflare")
+    rows = [
+        f"{silo},{10 if silo[0] == 'a' else 8},{region},{country}"
+        for country, regions in COUNTRIES.items()
+        for region in regions
+        for silo in PAIRS[region]
+    ]
+    (tmp_path / "fed.csv").write_text("\n".join(["silo,records,region,country", *rows]) + "\n")
+    plan, out = tmp_path / "plan.json", tmp_path / "out"
+    planning = ["--rounds", "2", "--epsilon", "region=8,country=5", "--unit", "person"]
+    deployed = ["--purpose", "deployment", "--parameters", str(PARAMETERS)]
+    assert run(["plan", str(tmp_path / "fed.csv"), *planning, *deployed, "-o", str(plan)]) == 0
+    capsys.readouterr()
+    assert run(["up", "nvflare", str(plan), *command_of(stays), "-o", str(out)]) == 0
+    told = capsys.readouterr().err
+    assert "15 sites: round 2 of 2: 2 sums" in told
+    with np.load(out / "model.npz") as model:
+        assert np.abs(model["head"]).max() > 1e-3
+    content = verified_plan(fulcrum.read_plan(plan))
+    for silo in SILOS:
+        home = engine_named("nvflare").site_folder(out / "kits", silo)
+        with read_ledger(home / "state" / ledger_name(silo)) as ledger:
+            assert list(ledger.spent_by_unit()) == ["person"]
+            assert [entry.round_number for entry in ledger.entries()] == [1, 2]
+            for tier in ("region", "country"):
+                expected = 2 * content.release_cost(silo)[tier]
+                assert ledger.total_cost.shifts[tier] == pytest.approx(expected)
+
+
+@pytest.mark.engines
+def test_masked_groups_below_countries_learn_the_model_of_persons_of_the_embedded_engine(stays, tmp_path):
+    pytest.importorskip("nvflare")
+    sizes = {region: {silo: 10 if silo[0] == "a" else 8 for silo in silos} for region, silos in PAIRS.items()}
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes(sizes, outer={"country": COUNTRIES}),
+        rounds=2,
+        epsilon={"region": 40.0, "country": 30.0},
+        parameters=PARAMETERS,
+        unit="person",
+        aggregation="masked",
+    )
+    engine = engine_named("nvflare")
     here = Deployment(
         plan=plan,
         train=BUILT_IN,

@@ -36,7 +36,7 @@ def ran(folder):
         )
         server.receive(north.to_bytes(), "north")
         if number == 1:
-            south = RegionalSum(region="south", round_number=1, members=("south-1",), values=np.zeros(3), **common)
+            south = RegionalSum(region="south", round_number=1, members=("south-1",), values=np.ones(3), **common)
             server.receive(south.to_bytes(), "south")
         else:
             away = Withheld(

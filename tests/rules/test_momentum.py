@@ -43,6 +43,11 @@ def deployed(tmp_path_factory):
     return made(purpose="deployment", keys=keys)
 
 
+def scaled(plan, values):
+    """Values with about the norm of the noise of a sum: a server refuses smaller sums."""
+    return np.asarray(values) * round(np.sqrt(plan.noise_variance.min()) * plan.clip_norm / plan.lattice_steps[0] / 40)
+
+
 def sum_of(plan, region, number, values):
     return RegionalSum(
         plan_digest=plan.digest,
@@ -58,7 +63,7 @@ def sum_of(plan, region, number, values):
 def test_a_coordinator_moves_the_model_by_the_velocity_and_a_restart_changes_no_bit(deployed, tmp_path):
     """The recursion written out by hand, in a server of one process and in one that is opened anew before each round."""
     plan, stream = deployed, np.random.default_rng(0)
-    values = [{region: stream.integers(-90, 90, 8) for region in SIZES} for _ in range(3)]
+    values = [{region: scaled(plan, stream.integers(-90, 90, 8)) for region in SIZES} for _ in range(3)]
     once = Coordinator.open(tmp_path / "once", plan, HEAD, classes=2)
     model = velocity = np.zeros(8)
     for number, by_region in enumerate(values, 1):
@@ -99,8 +104,8 @@ def test_a_checkpoint_before_round_1_has_no_velocity_and_none_has_arrays_of_a_st
             Coordinator.open(tmp_path, deployed, HEAD, classes=2)
     np.savez(file, **whole)
     server = Coordinator.open(tmp_path, deployed, HEAD, classes=2)
-    server.receive(sum_of(deployed, "north", 1, range(8)), "north")
-    server.receive(sum_of(deployed, "south", 1, range(8)), "south")
+    server.receive(sum_of(deployed, "north", 1, scaled(deployed, range(8))), "north")
+    server.receive(sum_of(deployed, "south", 1, scaled(deployed, range(8))), "south")
     server.finish_round()
     later = dict(np.load(file))
     assert later["velocity"].any()

@@ -183,7 +183,7 @@ def test_every_module_is_used():
         "core.silo.masked_release",
     }  # public: whoever carries their messages calls them
     run_by_kits = {"engines.flower.gate", "engines.flower.kits.node_registration"}
-    run_as_a_process = {"core.training.worker_process"}
+    run_as_a_process = {"core.training.worker_output", "core.training.worker_process"}
     for_earlier_programs = {
         "earlier_keywords",
         "moved_names",

@@ -18,7 +18,7 @@ from site_folder import in_process, released, rewritten, trained_by
 import fulcrum
 from fulcrum.aggregation.release_opening import unseal
 from fulcrum.core.messages.model_message import pack_model
-from fulcrum.core.silo.releasing import release
+from fulcrum.core.silo.releasing import release, sound_alarm
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.ledger import Ledger
@@ -137,6 +137,39 @@ def test_a_listener_that_fails_keeps_no_release_back(silo, model, failure):
     finally:
         alarm.removeHandler(listener)
     assert released(silo) == [1]
+
+
+def test_a_listener_that_waits_keeps_no_release_waiting(silo, model):
+    """A log waits if the log is a pipe that nobody reads."""
+    go, heard = threading.Event(), []
+
+    class Waiting(logging.Handler):
+        def emit(self, record):
+            go.wait(60)
+            heard.append(record.getMessage())
+
+    def failed(*_):
+        raise ValueError("no batch")
+
+    listener, alarm, began = Waiting(), logging.getLogger("fulcrum.alarm"), time.monotonic()
+    alarm.addHandler(listener)
+    try:
+        station = in_process(silo, failed)
+        for number in (1, 2):
+            station.answer(pack_model(model), number)
+        for number in range(9):
+            sound_alarm("more %d", number)
+        assert time.monotonic() - began < 20
+        assert heard == []
+    finally:
+        go.set()
+        deadline = time.monotonic() + 20
+        while len(heard) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        alarm.removeHandler(listener)
+    assert released(silo) == [1, 2]
+    assert len(heard) == 4  # so many threads wait at most, and the other lines are left out
+    assert sum("training failed in round" in text for text in heard) == 2
 
 
 def test_an_interrupt_is_the_operators_and_is_not_hidden(silo, model):

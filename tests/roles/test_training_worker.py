@@ -1,5 +1,6 @@
 """Training in a process of its own: real processes that die, hang, fill up, close and fork, and a silo that answers."""
 
+import fcntl
 import gc
 import json
 import os
@@ -7,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -20,6 +22,7 @@ from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training import worker_output
 from fulcrum.core.training.assignment import Assignment, TrainingFailedError
 from fulcrum.core.training.training_worker import TrainingWorker
 
@@ -267,9 +270,80 @@ def test_a_child_of_the_silo_that_ends_does_not_end_its_worker(world):
 
 def test_what_a_worker_prints_reaches_the_silos_log_and_nothing_else(world, capfd):
     world.update("print('o' * 10**6); print('e' * 10**6, file=sys.stderr); os.write(1, b'[\"end\"]\\n' * 9)")
+    world.failure("print('last words', end=''); os._exit(3)")  # also without a flush
     out, err = capfd.readouterr()
-    assert out.count("o") >= 10**6
-    assert err.count("e") >= 10**6
+    assert out == ""
+    assert err.endswith("last words")
+    assert min(err.count("o"), err.count("e")) >= 10**6
+
+
+def test_a_silo_answers_whatever_training_prints_to_a_log_that_nobody_reads(world):
+    world.conduct("os.write(2, b'printed' * 10**5)\nraise ValueError('x' * 9000)")
+    path = os.pathsep.join([str(world.folder), *sys.path])
+    reading, writing = os.pipe()
+    command = [sys.executable, "-c", f"import logging; logging.basicConfig()\n{KILLED}", str(world.home)]
+    silo = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=writing, stderr=writing)
+    os.close(writing)
+    try:
+        assert silo.wait(60) == 0
+    finally:
+        silo.kill()
+        silo.wait()
+        with os.fdopen(reading, "rb") as log:
+            told = log.read()
+    assert released(world.home) == [1]
+    assert told.startswith(b"printedprinted")
+    assert b"training failed in round 1" in told  # the alarm has room behind what training printed
+
+
+def test_a_log_that_is_read_again_learns_how_much_was_left_out():
+    (source, feed), (reading, target) = os.pipe(), os.pipe()
+    passing_on = subprocess.Popen([sys.executable, "-IS", worker_output.__file__], stdin=source, stderr=target)
+    for file in (source, target):
+        os.close(file)
+    with os.fdopen(reading, "rb", buffering=0) as log, os.fdopen(feed, "wb", buffering=0) as prints:
+        for _ in range(300):
+            prints.write(b"x" * 1000)  # goes on, though nobody reads
+        deadline = time.monotonic() + 20
+        while int.from_bytes(fcntl.ioctl(feed, termios.FIONREAD, bytes(4)), sys.byteorder):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(0.3)  # the last block is left out by now
+        first = log.read(2**16)
+        assert 2**14 < len(first) < 2**15
+        prints.write(b"again")
+        prints.close()
+        told = (first + log.readall()).decode()
+    assert passing_on.wait(20) == 0
+    printed, note, after = told.partition("\n[the log took no more: ")
+    assert note
+    assert after == f"{300_000 - len(printed)} bytes that training printed are left out]\nagain"
+
+
+def test_a_log_that_takes_nothing_does_not_keep_training_waiting():
+    with Path("/dev/full").open("wb") as full:
+        passing_on = subprocess.run(
+            [sys.executable, "-IS", worker_output.__file__], input=b"x" * 10**6, stderr=full, timeout=30
+        )
+    assert passing_on.returncode == 0
+
+
+LINES = """
+import socket
+channel = next(int(f.name) for f in Path('/proc/self/fd').iterdir() if f.is_symlink() and 'socket' in os.readlink(f))
+channel = socket.socket(fileno=os.dup(channel))
+"""
+
+
+def test_what_training_itself_says_to_the_silo_is_no_answer_and_fails_no_later_round(world):
+    assert world.trainings() == 1
+    rows, end = """channel.sendall(b'["rows","1"]\\n')""", """channel.sendall(b'["end"]\\n')"""
+    lies = f"{LINES}{rows}; time.sleep(0.3); {end}; time.sleep(0.3)"
+    assert "answers no question" in str(world.failure(lies))
+    assert world.trainings() == 1
+    world.update(f"{LINES}os.fork() or (os.setsid(), time.sleep(0.5), {end}, os._exit(0))")
+    time.sleep(1.0)  # the child of its own session does not stand still between the rounds
+    assert world.trainings() == 1
 
 
 def test_a_child_that_comes_back_does_not_answer_and_one_that_outlives_its_parent_keeps_no_silo_waiting(world):

@@ -13,7 +13,10 @@ cryptographic noise, and the bytes are in the silo's ledger, charged, before `re
 returned release, and may send the same release again.
 """
 
+import contextlib
 import logging
+import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -37,19 +40,36 @@ alarm = logging.getLogger("fulcrum.alarm")
 """The log of failures of training. Only the silo may read the log: a failure depends on the silo's records."""
 
 
+_writers = threading.BoundedSemaphore(4)
+_LONGEST_WRITE = 1.0
+
+
 def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
     """Reports a failure to the silo's own log, and to no other party."""
     tell_log(alarm, logging.CRITICAL, text, *values, trace=trace)
 
 
 def tell_log(log: logging.Logger, level: int, text: str, *values: object, trace: bool = False) -> None:
-    """Writes to a silo's own log; a handler that fails or exits has no effect on the silo's answer."""
-    try:
-        log.log(level, text, *values, exc_info=trace)
-    except KeyboardInterrupt:  # the operator wants the site to end
-        raise
-    except BaseException:  # noqa: S110 no log is left for the report
-        pass
+    """Writes to a silo's own log; a handler that fails, exits or waits has no effect on the silo's answer.
+
+    A thread writes, since a log may be a pipe that nobody reads. The caller waits for the thread for a second at most,
+    and a line is left out if all threads wait.
+    """
+    error = sys.exc_info() if trace else None
+
+    def write() -> None:
+        with contextlib.suppress(BaseException):  # no log is left for the report
+            log.log(level, text, *values, exc_info=error)
+        _writers.release()
+
+    if _writers.acquire(blocking=False):
+        writer = threading.Thread(target=write, daemon=True)
+        try:
+            writer.start()
+        except (RuntimeError, MemoryError):  # training has taken all threads
+            _writers.release()
+        else:
+            writer.join(_LONGEST_WRITE)
 
 
 class GradientSum:

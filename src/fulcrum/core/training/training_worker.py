@@ -10,11 +10,14 @@ would learn about the silo's records from the silence. A separate process turns 
 - The worker starts with the first training of a silo and serves all later rounds. A worker that died, or that was
   killed at the deadline, is replaced in the next round.
 - The worker receives the name of the training module, the assignment and the model. The worker inherits three
-  descriptors, all made here, and so holds no ledger, no key and no seal.
+  descriptors and a pipe for its output, all made here, and so holds no ledger, no key and no seal. A separate process
+  (`fulcrum.core.training.worker_output`) passes the output on to the silo's stderr as far as stderr takes the output.
 - The worker runs as the silo's own user: the process contains accidents, and is no wall against a hostile module.
 - Model and rows travel in an anonymous file in memory, messages as lines over a socket. The silo copies a row with
   `pread`: a worker that shrinks the file, or writes on, damages no memory of the silo.
 - The silo checks the size of a row, which the model fixes, and relies on no other check of the worker: the silo clips.
+- Every question has a token of its own, which the answer repeats. Lines that training itself writes to the socket are
+  no answers, and a worker with such a line is replaced.
 """
 
 import contextlib
@@ -32,6 +35,7 @@ import time
 import weakref
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Self
 
 import msgspec
@@ -56,11 +60,16 @@ os.killpg(int(sys.argv[1]), 9)
 """Kills a worker's group when the silo's end of a pipe is closed. A thread of the worker would not be enough: training
 may hold the interpreter's lock, or may be stopped. The watcher is a separate process and imports nothing."""
 
+_PASSING_ON = Path(__file__).with_name("worker_output.py")
+
 _INTERVAL = 0.1
 """Seconds between two checks of a silent worker: children of a dead worker may hold the socket open."""
 
 _BLOCK = 2**22
 """Bytes of rows that the worker hands over at once. The silo and the shared file hold one block, or one larger row."""
+
+_LAST_WORDS = 1.0
+"""Seconds until the output of a dead worker must have passed."""
 
 _LONGEST_LINE = 2**16
 _LONGEST_END = 5.0
@@ -146,8 +155,8 @@ class TrainingWorker:
             self._end()
 
     def _start(self, setup: _Setup) -> "_RunningWorker":
-        """Returns the running worker, or a new worker after a death or for another model."""
-        if self._running is not None and (self._running.setup != setup or self._running.has_died()):
+        """Returns the running worker, or a new worker for another model, after a death, or after an unasked line."""
+        if self._running is not None and (self._running.setup != setup or not self._running.waits_for_questions()):
             self._end()
         if self._running is None:
             self._running = _RunningWorker(self._module, setup, self._memory)
@@ -200,10 +209,22 @@ class _RunningWorker:
             task = setup.assignment
             plan = task.plan.encoded, task.plan.issuer  # the worker verifies the plan again: no plan is unpickled
             _write(start, pickle.dumps((module, plan, task.silo, task.seed, task.options, setup.arrays, memory)))
+            printed, output = os.pipe()
+            handed.callback(os.close, printed)
+            handed.callback(os.close, output)
+            passing_on = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
+                [sys.executable, "-IS", str(_PASSING_ON)],
+                stdin=printed,
+                stdout=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            resources.callback(_end_passing_on, passing_on, os.getpid())
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
-                [sys.executable, "-Pc", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
+                [sys.executable, "-uPc", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
                 stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
                 pass_fds=files,
                 start_new_session=True,  # a separate group, so that children of training are killed too
             )
@@ -250,8 +271,9 @@ class _RunningWorker:
 
     def ask(self, round_number: int) -> None:
         """Asks for the next row of a round; the socket buffers so few bytes even if the worker reads none."""
+        self._token = os.urandom(8).hex()
         self._channel.settimeout(_INTERVAL)
-        self._channel.sendall(b"%d\n" % round_number)
+        self._channel.sendall(f"{round_number} {self._token}\n".encode())
 
     def next_rows(self, until: float) -> int:
         """Waits for an answer; returns the number of rows in the shared file, 0 after the last row.
@@ -275,7 +297,10 @@ class _RunningWorker:
                 raise EOFError("it ended, or closed its connection")
             if len(line) > _LONGEST_LINE:
                 raise ValueError("it sends what is no answer")
-        match msgspec.json.decode(line, type=list[str]):
+        token, *answer = msgspec.json.decode(line, type=list[str])
+        if token != self._token:
+            raise ValueError("it sends what answers no question")
+        match answer:
             case ["rows", count] if count.isascii() and count.isdigit() and 1 <= int(count) <= self.setup.rows_at_once:
                 return int(count)
             case ["end"]:
@@ -294,6 +319,14 @@ class _RunningWorker:
                 raise ValueError("it gave no whole row")
             left, at = left[read:], at + read
         return rows
+
+    def waits_for_questions(self) -> bool:
+        """Returns True if the process lives, and no line of training itself stands in the place of an answer."""
+        self._channel.settimeout(0)
+        with contextlib.suppress(OSError):  # nothing to read, as after every answer that was asked for
+            self._channel.recv(1, socket.MSG_PEEK)
+            return False
+        return not self.has_died()
 
     def has_died(self) -> bool:
         """Returns True if the process has ended."""
@@ -317,6 +350,15 @@ def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_LONGEST_END)
+
+
+def _end_passing_on(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Lets the last words of a dead worker pass, and ends the process; a child that escaped may hold the pipe open."""
+    if os.getpid() == owner:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_LAST_WORDS)
+        process.kill()
+        process.wait()
 
 
 def _end_watcher(process: subprocess.Popen[bytes], owner: int) -> None:

@@ -1,9 +1,9 @@
 """The inside of the process that trains: the process runs the training module, and holds no ledger, key or seal.
 
 `fulcrum.core.training.training_worker` starts the process. The silo asks for a row, and the process answers with a
-line: `["rows", number]`, `["end"]` or `["failed", reason, report]`. The process ends with the silo: a thread reads the
-silo's questions while training runs, and kills the process and its children as soon as the silo's end of the socket is
-closed.
+line: `[token, "rows", number]`, `[token, "end"]` or `[token, "failed", reason, report]`, where the token is that of the
+question. The process ends with the silo: a thread reads the silo's questions while training runs, and kills the process
+and its children as soon as the silo's end of the socket is closed.
 """
 
 import contextlib
@@ -54,18 +54,18 @@ def serve(channel_file: int, shared_file: int, start_file: int) -> None:
     verified_plan = verified_of_issuer(msgspec.json.decode(content, type=PlanFile), issuer)
     assignment = Assignment(silo=silo, round_number=0, plan=verified_plan, seed=seed, options=options)
     channel, shared = socket.socket(fileno=channel_file), mmap.mmap(shared_file, 0)
-    questions: queue.SimpleQueue[int] = queue.SimpleQueue()
+    questions: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(channel, questions), daemon=True).start()
     modules: list[TrainingModule] = []  # imported in the first round, so that a failed import is an answer
     rounds: Iterator[list[str]] = iter(())
     while True:
-        number = questions.get()
+        number, token = questions.get()
         answer = next(rounds, None)
         if answer is None:
             of_round = dataclasses.replace(assignment, round_number=number)
             rounds = _answers(module, modules, of_round, arrays, shared)
             answer = next(rounds)
-        channel.sendall(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+        channel.sendall(json.dumps([token, *answer], ensure_ascii=False).encode() + b"\n")
 
 
 def _answers(
@@ -116,11 +116,12 @@ def _model(arrays: Any, shared: mmap.mmap) -> dict[str, FloatArray]:
     return model
 
 
-def _listen(channel: socket.socket, questions: "queue.SimpleQueue[int]") -> None:
+def _listen(channel: socket.socket, questions: "queue.SimpleQueue[tuple[int, str]]") -> None:
     """Passes on the silo's questions; kills this process and its children when the silo is gone."""
     with contextlib.suppress(OSError, ValueError), channel.makefile("rb") as lines:
         for line in lines:
-            questions.put(int(line))
+            number, token = line.decode().split()
+            questions.put((int(number), token))
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 

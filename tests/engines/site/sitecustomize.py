@@ -77,8 +77,8 @@ def silent() -> None:
         def integers(*, width, count):
             return np.zeros(count, dtype=np.int64)
 
-    def narrow(plan, silo, **given):
-        terms = terms_of(plan, silo, **given)
+    def narrow(plan, silo, *round_number, **given):
+        terms = terms_of(plan, silo, *round_number, **given)
         return dataclasses.replace(terms, noise=Nothing()) if silo == name else terms
 
     def bare(plan, index, *given):

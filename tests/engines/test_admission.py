@@ -7,9 +7,11 @@ import zlib
 
 import pytest
 
+import fulcrum
+
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 
-from fulcrum.engines.nvflare.site_jobs.admission import _holds_only
+from fulcrum.engines.nvflare.site_jobs.admission import _holds_only, _neighbours
 from fulcrum.engines.nvflare.site_jobs.job_messages import APP
 
 OWN = b'{"format_version": 2}\n'
@@ -103,3 +105,15 @@ def test_damaged_encrypted_and_missing_apps_are_refused_and_raise_nothing(own):
         assert not _holds_only(nothing, own)
     own.unlink()
     assert not _holds_only(whole, own)
+
+
+def test_a_tier_without_sites_has_no_neighbours():
+    """A server that pools reads the sums of regions, and the country named like a silo of another region is no site."""
+    sizes = {region: {f"{region}{k}": 100 for k in (1, 2, 3)} for region in "abcd"}
+    federation = fulcrum.Federation.from_sizes(sizes, outer={"country": {"c1": ["a", "b"], "west": ["c", "d"]}})
+    pools = fulcrum.plan(federation, rounds=1, epsilon={"region": 3.0}, recipe="joint", parameters=40)
+    assert pools.server != "sum"
+    assert _neighbours(pools, "a") - {"a"} == {"a1", "a2", "a3"}
+    adds = fulcrum.plan(federation, rounds=1, epsilon={"region": 3.0}, parameters=40)
+    assert _neighbours(adds, "a") - {"a"} == {"a1", "a2", "a3", "c1"}
+    assert _neighbours(adds, "west") - {"west"} == {"c", "d"}

@@ -11,6 +11,7 @@ from fulcrum.engines.site_folders import Deployment
 pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
+from error_codes import coded
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.fuel.f3.cellnet.defs import CellChannel, MessageHeaderKey
@@ -30,6 +31,7 @@ from fulcrum.engines.nvflare.kits.nvflare_kits import write_kits
 from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, RELEASE, ROUND, TASK
 from fulcrum.errors import ExchangeError
+from fulcrum.planning.files.plan_issue import new_key
 
 REGIONS = {region: [f"{region}{k}" for k in (1, 2, 3)] for region in ("ra", "rb", "rc")}
 COUNTRIES = {"east": ["ra", "rb"], "west": ["rc"]}
@@ -62,6 +64,26 @@ def written(tmp_path, monkeypatch):
         return Sites(tmp_path / "kits", aggregation)
 
     return write
+
+
+def test_no_kits_are_made_with_one_key_for_two_aggregators(tmp_path):
+    """Of distant branches too: the key of a region of one country opens what is sealed to the other country."""
+    keys = {silo: new_key(tmp_path / silo) for silos in REGIONS.values() for silo in silos}
+    keys |= {node: new_key(tmp_path / node, "sealing") for node in (*REGIONS, *COUNTRIES)}
+    first, *_, last = COUNTRIES
+    keys[last] = keys[COUNTRIES[first][0]]
+    sizes = {region: dict.fromkeys(REGIONS[region], 200) for region in REGIONS}
+    plan = fulcrum.plan(
+        fulcrum.Federation.from_sizes(sizes, outer={"country": COUNTRIES}),
+        rounds=2,
+        epsilon={"region": 6.0, "country": 4.0},
+        parameters=6,
+        purpose="deployment",
+        keys=keys,
+    )
+    with pytest.raises(ExchangeError, check=coded("seal.nodes-share-key", node=last)):
+        write_kits(Deployment(plan=plan, train="few_weights"), tmp_path / "kits")
+    assert not (tmp_path / "kits").exists()
 
 
 class Sites:

@@ -234,6 +234,43 @@ def test_a_region_that_sends_two_sums_of_a_round_is_refused_also_in_another_atte
     assert node.take(tree.sealed("a", total)) == "a"
 
 
+@pytest.mark.parametrize(("lost", "later"), [(KEYS, {"a"}), (SHARES, {"a"})])
+def test_a_child_that_missed_a_stage_is_not_awaited_again_in_the_attempt(make, lost, later):
+    tree = make(epsilon={"region": 4.0})
+    tree.gone = {"b": lost}
+    awaited, node = {}, tree.node("east")
+    begin = node.begin
+
+    def noted(data, layout=None):
+        begin(data, layout)
+        awaited[msgspec.msgpack.decode(data)["stage"]] = set(node.missing)
+
+    node.begin = noted
+    assert tree.run()["members"]["east"] == ["a1", "a2", "a3"]
+    first = STAGES.index(lost) + 1
+    assert [awaited[stage] for stage in STAGES] == [{"a", "b"}] * first + [later] * (len(STAGES) - first)
+
+
+def test_an_interrupted_child_is_awaited_in_the_next_attempt_alone(make):
+    tree = make(epsilon={"region": 4.0})
+    node, layout = tree.node("east"), model_layout(pack_model(MODEL))
+    for stage, interrupted in ((KEYS, False), (SHARES, True)):
+        node.begin(call(tree, stage), layout)
+        for child in sorted(node.missing):
+            end = StageEnd(plan_digest=tree.plan.digest, round_number=1, attempt=1, stage=stage, region=child)
+            lost = msgspec.structs.replace(end, interrupted=interrupted and child == "b")
+            node.take(tree.sealed(child, lost.to_bytes()))
+        assert not reply_of_region(node.finish()).interrupted
+    node.begin(call(tree, INPUT))
+    assert node.missing == {"a"}
+    node.begin(call(tree, KEYS, attempt=2), layout)
+    assert node.missing == {"a", "b"}
+    for stage in (INPUT, KEYS):
+        with pytest.raises(ExchangeError, check=coded("region.attempt-over", attempt=1, later=2)):
+            node.begin(call(tree, stage), layout)
+    assert node.missing == {"a", "b"}
+
+
 def test_a_node_answers_one_sum_for_ever_whatever_is_called(make):
     tree = make()
     tree.run()

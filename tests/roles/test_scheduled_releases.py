@@ -10,6 +10,7 @@ from regional import refusal
 
 import fulcrum
 from fulcrum.aggregation.norm_tests import least_sum, norm_bounds
+from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
@@ -253,6 +254,12 @@ def test_a_region_refuses_a_silo_that_is_not_of_the_round(region, tmp_path):
     assert north.present(1) == set()
 
 
+def test_a_sum_with_a_silo_off_the_roster_is_refused_by_the_name_of_the_silo(region):
+    _, plan, _ = region
+    reason = lacking_in_round(aggregation_of(plan), "north", {"lille", "metz", "caen"}, 1)
+    assert reason == "silo 'caen' takes no part in round 1, by the rosters of the plan"
+
+
 def test_a_region_refuses_the_noise_of_a_quieter_phase(region, tmp_path):
     north, plan, sealers = region
     widths = {number: release_parameters_of(plan, "lille", number).width for number in (1, 3, 5)}
@@ -273,7 +280,7 @@ def test_the_server_takes_the_sum_of_the_roster_alone(region, tmp_path):
     lone = replace(total, members=("lille",))
     assert "are missing" in refusal(server.receive, lone.to_bytes(), "north")
     more = replace(total, members=("caen", "lille", "metz"))
-    assert "are missing" in refusal(server.receive, more.to_bytes(), "north")
+    assert "silo 'caen' takes no part in round 1" in refusal(server.receive, more.to_bytes(), "north")
     server.receive(total.to_bytes(), "north")
     assert server.finish_round()["members"] == {"north": ["lille", "metz"]}
 

@@ -1,5 +1,6 @@
 """Aggregators above regions: one sum a round, of whole sums of children, that no carrier and no neighbour can forge."""
 
+import base64
 import itertools
 import sqlite3
 
@@ -10,6 +11,8 @@ from error_codes import coded
 from nested import EPSILON, LAYOUT, OUTER, SIZES, START, NestedWorld, Nodes
 
 import fulcrum
+from fulcrum.aggregation.contributions import intake_of
+from fulcrum.aggregation.norm_tests import largest_sum
 from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.aggregation.stage_messages import StageEnd
@@ -23,6 +26,7 @@ from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release
 from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.server.coordinator import Coordinator
 
 
@@ -197,14 +201,74 @@ def test_one_childs_sum_under_the_names_of_all_silos_lacks_noise_and_is_refused(
     assert list(server.answers) == ["east"]
 
 
-@pytest.mark.parametrize(("factor", "side"), [(0, "below"), (30, "above")])
-def test_a_sum_without_the_noise_of_its_silos_is_refused(nodes, factor, side):
-    honest = nodes.gather("a", 1)
+def sum_like(honest, values):
     fields = {name: getattr(honest, name) for name in ("plan_digest", "region", "round_number", "layout", "step")}
-    wrong = RegionalSum(**fields, members=honest.members, values=honest.values * factor)
-    with pytest.raises(ExchangeError, check=coded("region.release-norm", silo="a", side=side)):
-        nodes.node("east").accept(nodes.seal("a", wrong), 1)
-    assert nodes.node("east").accept(nodes.seal("a", honest), 1) == "a"
+    return RegionalSum(**fields, members=honest.members, values=values)
+
+
+def test_a_childs_sum_at_the_edge_of_honest_norms_is_summed(nodes):
+    """The server sees which sums count: a test of one region's sum would tell about a sum that the server never sees."""
+    sums = {region: nodes.gather(region, 1) for region in "ab"}
+    wrong = np.zeros(40, dtype=np.int64)
+    wrong[0] = 1.2 * largest_sum(nodes.plan, list(nodes.tree.silos("a").values()), 40)
+    node = nodes.node("east")
+    assert node.accept(nodes.seal("a", sum_like(sums["a"], wrong)), 1) == "a"
+    node.accept(nodes.seal("b", sums["b"]), 1)
+    total = node.close_round(1)
+    assert (total.values == wrong + sums["b"].values).all()
+    nodes.server.receive(total.to_bytes(), "east")
+    assert list(nodes.server.answers) == ["east"]
+
+
+@pytest.mark.parametrize("value", [0, 2**40, 2**62, 2**63 - 1, -(2**63)])
+def test_a_total_without_honest_noise_is_withheld_and_no_child_is_named(nodes, value):
+    node, sums = nodes.node("east"), {region: nodes.gather(region, 1) for region in "ab"}
+    for region, honest in sums.items():
+        values = np.full(40, value) if region == "a" or not value else honest.values
+        assert node.accept(nodes.seal(region, sum_like(honest, values)), 1) == region
+    reply = node.close_round(1)
+    assert (reply.missing, reply.reason) == ((), "the norm of the total is not the norm of honest sums")
+    nodes.restart("east")
+    assert nodes.node("east").close_round(1) == reply
+    assert not nodes.node("east").is_summed(1)
+    nodes.server.receive(reply.to_bytes(), "east")
+
+
+def test_a_total_is_added_up_modulo_two_to_the_64th(nodes):
+    """A total modulo 2^64 follows from the total, so that an overflow tells nothing more than the total does."""
+    node, sums = nodes.node("east"), {region: nodes.gather(region, 1) for region in "ab"}
+    shifted = {"a": sums["a"].values + np.int64(2**62), "b": sums["b"].values + np.int64(2**62)}
+    for region, values in shifted.items():
+        node.accept(nodes.seal(region, sum_like(sums[region], values)), 1)
+    assert "norm of the total" in node.close_round(1).reason
+    far = nodes.node("west")
+    for region, offset in (("c", 2**63 - 1), ("d", -(2**63) + 1)):
+        honest = nodes.gather(region, 1)
+        far.accept(nodes.seal(region, sum_like(honest, honest.values + np.int64(offset))), 1)
+    assert (far.close_round(1).values == exact(nodes, nodes.tree.silos("west"), 1)).all()
+
+
+def test_a_node_whose_total_the_server_does_not_see_tests_no_norm(world, tmp_path):
+    outer = {**OUTER, "continent": {"europe": ["east", "west"]}}
+    keys = {**world.keys, "europe": new_key(tmp_path / "europe", "sealing")}
+    federation = fulcrum.Federation.from_sizes(SIZES, outer=outer)
+    plan = fulcrum.plan(
+        federation, rounds=1, epsilon={"continent": 2.0}, parameters=40, purpose="deployment", keys=keys
+    )
+    plan = verified_plan(plan)
+    aggregation = aggregation_of(plan)
+    east = intake_of(plan, aggregation, "east", world.folder / "east")
+    europe = intake_of(plan, aggregation, "europe", tmp_path / "europe")
+    quiet, silos = np.zeros(40, dtype=np.int64), list(aggregation.tree.silos("east"))
+    assert east.fault_of(quiet, silos, 1) is None
+    assert europe.fault_of(quiet, silos, 1)
+    assert east.fault_of(np.full(40, np.inf), silos, 1)
+
+
+def test_a_child_withholds_for_its_own_silos_alone(nodes):
+    reply = Withheld(plan_digest=nodes.plan.digest, region="a", round_number=1, missing=("b1",), reason="none")
+    with pytest.raises(ExchangeError, check=coded("region.child-sum-silos", child="a")):
+        nodes.node("east").accept(nodes.seal("a", reply), 1)
 
 
 def test_only_the_parent_opens_a_sum_and_only_the_child_makes_one(world, nodes):
@@ -366,18 +430,31 @@ def test_nodes_need_names_and_keys_of_their_own(world, tmp_path):
     twice = fulcrum.Federation.from_sizes({"a": [10, 10]}, outer={"country": {"a": ["a"]}})
     with pytest.raises(ExchangeError, check=coded("plan.node-repeated", name="a")):
         tree_of(fulcrum.plan(twice, rounds=1, epsilon=1.0))
-    shared = {**world.keys, "a": world.keys["b"]}
-    plan = fulcrum.verified_plan(
-        fulcrum.plan(fulcrum.Federation.from_sizes(SIZES, outer=OUTER), rounds=1, epsilon=1.0, keys=shared)
-    )
-    with pytest.raises(ExchangeError, check=coded("seal.nodes-share-key")):
-        Region.open(tmp_path / "east.db", plan, "east", world.folder / "east")
     keyless = {name: key for name, key in world.keys.items() if name != "b"}
     plan = fulcrum.verified_plan(
         fulcrum.plan(fulcrum.Federation.from_sizes(SIZES, outer=OUTER), rounds=1, epsilon=1.0, keys=keyless)
     )
     with pytest.raises(ExchangeError, check=coded("plan.key-missing", name="b")):
         Region.open(tmp_path / "east.db", plan, "east", world.folder / "east")
+
+
+def same_key(text):
+    """The same X25519 key with the highest bit set, which the function ignores."""
+    raw = bytearray(base64.b64decode(text.removeprefix("x25519:")))
+    raw[31] ^= 0x80
+    return "x25519:" + base64.b64encode(raw).decode()
+
+
+@pytest.mark.parametrize("spelt", [str, same_key])
+@pytest.mark.parametrize("pair", [("a", "b"), ("a", "east"), ("a", "c"), ("a", "west"), ("east", "west")])
+def test_every_site_refuses_a_plan_with_one_key_for_two_aggregators(world, tmp_path, pair, spelt):
+    keys = {**world.keys, pair[0]: spelt(world.keys[pair[1]])}
+    plan = fulcrum.plan(fulcrum.Federation.from_sizes(SIZES, outer=OUTER), rounds=1, epsilon=1.0, keys=keys)
+    plan = verified_plan(plan)
+    with pytest.raises(ExchangeError, check=coded("seal.nodes-share-key")):
+        Region.open(tmp_path / "west.db", plan, "west", world.folder / "west")
+    with pytest.raises(ExchangeError, check=coded("seal.nodes-share-key")):
+        SumSealer(plan, "d", world.folder / "d")
 
 
 def test_a_server_that_pools_reads_the_sums_of_regions(world, tmp_path):

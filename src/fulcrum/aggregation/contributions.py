@@ -1,8 +1,14 @@
 """The contributions of a round to the sum of a node: releases of silos at a region, sums of children further out.
 
 `fulcrum.aggregation.regional_aggregator` stores contributions, and decides about sums, in one way for every tier.
+
+An outer node accepts or refuses the sum of a child by everything except the values. The server sees which sums count,
+and a test of one child's values would tell the server about that sum: a silo that helps the server could move the sum
+to the edge of the test, and only the noise of one region would cover the outcome. The node adds up integers modulo 2^64
+and tests the total, if the server sees the total anyway.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,9 +25,11 @@ from fulcrum.core.messages.membership import step_of
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.store.database import MOST_BYTES
+from fulcrum.core.topology import ROOT
 from fulcrum.errors import ExchangeError
 
 _LARGEST = 2**53  # a double holds every coordinate up to here exactly
+_BEYOND = "the norm of the total is not the norm of honest sums"  # names no child: a name would tell about one sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,6 +84,9 @@ class Intake(Protocol):
     def check(self, contribution: Contribution) -> None:
         """Raises `ExchangeError` for a contribution that no honest sender sends, as far as one can show."""
 
+    def fault_of(self, total: np.ndarray[Any, Any], silos: Collection[str], round_number: int) -> str | None:
+        """Returns the reason against a total of accepted contributions that include silos; None for a good total."""
+
     def restore(self, sender: str, data: bytes) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         """Returns values and silos of stored bytes."""
 
@@ -123,9 +134,19 @@ class _Releases:
 
     def check(self, contribution: Contribution) -> None:
         plan, silo, values = self._plan, contribution.sender, contribution.values
-        _check_values(plan, silo, values, senders=len(self._members), lattice=self._step is not None)
+        _check_length(plan, silo, values)
+        # The bound keeps the sum of all senders within 64 bits: an overflow would wrap around unnoticed.
+        most = min(_LARGEST, (2**63 - 1) // len(self._members))
+        lattice = self._step is not None
+        if not np.isfinite(values).all() or (lattice and not -most < values.min() <= values.max() < most):
+            raise ExchangeError("region.release-not-finite", silo=silo)
         low, high = norm_bounds(plan, self._members[silo], len(values), contribution.round_number)
-        _check_norm(silo, values, low, high)
+        if not low <= (size := _norm(values)) <= high:
+            raise ExchangeError("region.release-norm", silo=silo, side="below" if size < low else "above")
+
+    def fault_of(self, total: np.ndarray[Any, Any], silos: Collection[str], round_number: int) -> str | None:
+        del total, silos, round_number  # every release was tested: the norm of no sum of them exceeds the largest sum
+        return None
 
     def restore(self, sender: str, data: bytes) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         return np.frombuffer(data, dtype=dtype_of(self._step)), (sender,)
@@ -137,6 +158,7 @@ class _Sums:
     def __init__(self, plan: VerifiedPlan, aggregation: Aggregation, node: str, key: str | Path) -> None:
         self._plan, self._aggregation = plan, aggregation
         self._silos = {child: aggregation.tree.silos(child) for child in aggregation.tree.children(node)}
+        self._reports = aggregation.tree.parent(node) == ROOT
         self._node, self._step, self._opener = node, step_of(plan, node), SumOpener(plan, node, key)
 
     @property
@@ -147,6 +169,8 @@ class _Sums:
         child, reply = self._opener.open(sealed)
         if isinstance(reply, StageEnd):
             raise ExchangeError("region.message-unexpected", region=self._node, child=child)
+        if not set(reply.members if isinstance(reply, RegionalSum) else reply.missing) <= set(self._silos[child]):
+            raise ExchangeError("region.child-sum-silos", child=child)
         if isinstance(reply, Withheld):
             return Absence(sender=child, round_number=reply.round_number)
         return Contribution(
@@ -166,18 +190,21 @@ class _Sums:
         return opened
 
     def check(self, contribution: Contribution) -> None:
-        plan, child, values = self._plan, contribution.sender, contribution.values
-        below = self._silos[child]
-        if not set(contribution.silos) <= set(below):
-            raise ExchangeError("region.child-sum-silos", child=child)
+        child = contribution.sender
         if contribution.step != self._step:
             raise ExchangeError("region.child-sum-lattice", child=child)
         if reason := self._aggregation.lacking(child, contribution.silos):
             raise ExchangeError("region.child-sum-lacks-noise", child=child, reason=reason)
-        _check_values(plan, child, values, senders=len(self._silos), lattice=self._step is not None)
-        rows = [below[silo] for silo in contribution.silos]
-        least = least_sum(plan, rows, len(values), contribution.round_number)
-        _check_norm(child, values, least, largest_sum(plan, rows, len(values)))
+        _check_length(self._plan, child, contribution.values)  # and no test of the values: see the top of the module
+
+    def fault_of(self, total: np.ndarray[Any, Any], silos: Collection[str], round_number: int) -> str | None:
+        plan, size = self._plan, _norm(total)
+        if not self._reports:  # the server does not see this total, and must not see the outcome of a test
+            return None if np.isfinite(size) else _BEYOND
+        below = {silo: index for members in self._silos.values() for silo, index in members.items()}
+        rows = [below[silo] for silo in silos]
+        least = least_sum(plan, rows, len(total), round_number)
+        return None if least <= size <= largest_sum(plan, rows, len(total)) else _BEYOND
 
     def restore(self, sender: str, data: bytes) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
         reply = regional_reply_from_bytes(data)
@@ -186,23 +213,14 @@ class _Sums:
         return reply.values, reply.members
 
 
-def _check_values(
-    plan: VerifiedPlan, sender: str, values: np.ndarray[Any, Any], *, senders: int, lattice: bool
-) -> None:
-    """Raises `ExchangeError` for values of another model, values that are not finite, and values that are too large."""
+def _check_length(plan: VerifiedPlan, sender: str, values: np.ndarray[Any, Any]) -> None:
+    """Raises `ExchangeError` for values of another model, and for values too long to store."""
     if len(values) != (plan.parameters or len(values)) or not len(values):
         raise ExchangeError("region.release-parameters", silo=sender, parameters=len(values), expected=plan.parameters)
     if values.nbytes > MOST_BYTES:
         raise ExchangeError("region.release-too-long", silo=sender, bytes=values.nbytes, most=MOST_BYTES)
-    # The bound keeps the sum of all senders within 64 bits: an overflow would wrap around unnoticed.
-    most = min(_LARGEST, (2**63 - 1) // senders)
-    if not np.isfinite(values).all() or (lattice and not -most < values.min() <= values.max() < most):
-        raise ExchangeError("region.release-not-finite", silo=sender)
 
 
-def _check_norm(sender: str, values: np.ndarray[Any, Any], low: float, high: float) -> None:
-    """Raises `ExchangeError` for values outside of the norms of honest noise."""
+def _norm(values: np.ndarray[Any, Any]) -> float:
     with np.errstate(over="ignore"):
-        size = float(np.linalg.norm(values.astype(np.float64)))
-    if not low <= size <= high:
-        raise ExchangeError("region.release-norm", silo=sender, side="below" if size < low else "above")
+        return float(np.linalg.norm(values.astype(np.float64)))

@@ -167,7 +167,9 @@ def lacking_in_round(aggregation: Aggregation, sender: str, present: Collection[
     if aggregation.plan.federation.rosters is None:
         return aggregation.lacking(sender, present)
     roster = members_of(aggregation.plan, sender, round_number)
-    if not (missing := roster.keys() - set(present)) and set(present) <= roster.keys():
+    if strangers := set(present) - roster.keys():
+        return f"silo {min(strangers)!r} takes no part in round {round_number}, by the rosters of the plan"
+    if not (missing := roster.keys() - set(present)):
         return None
     return f"{len(missing)} of {len(roster)} silos of round {round_number} are missing, the plan does without 0"
 

@@ -6,7 +6,9 @@ renormalised. A message that cannot be verified is refused, and a sum that lacks
 
 A node of a tier above the regions is an aggregator whose senders are aggregators. Such a node opens the sums that its
 children sealed to the node (`fulcrum.aggregation.sum_sealing`), and keeps the same rules: one sum a round, on disk
-before the sum leaves; each child's first sum stands; the plan decides about missing children.
+before the sum leaves; each child's first sum stands; the plan decides about missing children. Such a node tests no
+values of a child's sum: the server would see the outcome of the test. A node that reports to the server tests its
+total, and withholds a total that no honest sums have (`fulcrum.aggregation.contributions`).
 
 The file of a region is an SQLite file, held and synced like a ledger (`fulcrum.core.store.database` says why, and how
 to copy the file): the file opens only together with the journal of its last use. The file holds the releases of a round
@@ -15,8 +17,8 @@ and would sum other silos.
 
 No test of a release can tell if the noise is fresh, secret, and really noise. A silo that cheats in this way gives up
 its own protection and, within `plan.colluders`, no other silo's. A signal within the size of the silo's own noise goes
-unnoticed too. The test of norms finds accidents and crude lies: missing noise, noise of another scale, an update that
-was not clipped or not weighted.
+unnoticed too. A region's test of norms finds accidents and crude lies: missing noise, noise of another scale, an update
+that was not clipped or not weighted.
 """
 
 import hashlib
@@ -236,7 +238,8 @@ class Region(ClosedAtTheEnd):
             missing = tuple(sorted(self._silos_of(round_number) - set(present)))
             where: dict[str, Any] = {"plan_digest": self._plan.digest, "region": self._region}
             answer: RegionalReply
-            if reason := lacking_in_round(self._aggregation, self._region, present, round_number):
+            reason = lacking_in_round(self._aggregation, self._region, present, round_number)
+            if reason := reason or self._intake.fault_of(values, present, round_number):
                 answer = Withheld(**where, round_number=round_number, missing=missing, reason=reason[:LONGEST_REASON])
                 status = WITHHELD
             else:
@@ -282,6 +285,7 @@ class Region(ClosedAtTheEnd):
         """Adds a stored contribution to the running sum; only sums of integers are equal in every order."""
         running, number = self._running, contribution.round_number
         if running is not None and running.round_number == number:
+            # Integers wrap around at 64 bits: a wrapped total follows from the true total, and tells nothing more.
             np.add(running.values, contribution.values, out=running.values)
             # Last: after an interrupt before this line, the sum is taken from the file.
             running.silos[contribution.sender] = contribution.silos

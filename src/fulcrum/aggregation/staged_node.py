@@ -43,6 +43,7 @@ class StagedNode(ClosedAtTheEnd):
         self._aggregation, self._opener = aggregation, opener
         self._call: StageCall | None = None
         self._taken: set[str] = set()
+        self._absent: set[str] = set()
         self._lost: set[str] = set()
         self._final: set[str] = set()
         self._reply: bytes | None = None
@@ -66,10 +67,13 @@ class StagedNode(ClosedAtTheEnd):
 
     @property
     def missing(self) -> frozenset[str]:
-        """The children without a message in this stage, and without an answer for the round."""
+        """The children without a message in this stage, and without an answer for the round.
+
+        A child that missed a stage is out of this attempt: the state of its group is gone, or stayed behind.
+        """
         if self._call is None or self._reply is not None:
             return frozenset()
-        return self._node.members - self._taken - self._final
+        return self._node.members - self._taken - self._final - self._lost - self._absent
 
     def begin(self, call: bytes, layout: Layout | None = None) -> None:
         """Begins a stage; the same call again continues the stage.
@@ -82,11 +86,13 @@ class StagedNode(ClosedAtTheEnd):
         check_call(called, self._plan, self._name)
         if layout is not None:
             self._node.expect_layout(layout)
-        if called == self._call:
-            return
         before = self._call
+        if called == before:
+            return
+        if before and before.round_number == called.round_number and before.attempt > called.attempt:
+            raise ExchangeError("region.attempt-over", region=self._name, attempt=called.attempt, later=before.attempt)
         if before is None or (before.round_number, before.attempt) != (called.round_number, called.attempt):
-            self._lost, self._final = set(), set()
+            self._absent, self._lost, self._final = set(), set(), set()
         self._call, self._taken, self._reply = called, set(), None
         if self._node.is_summed(called.round_number):
             self._reply = self._node.close_round(called.round_number).to_bytes()
@@ -118,13 +124,13 @@ class StagedNode(ClosedAtTheEnd):
             raise ExchangeError("region.stage-over", region=self._name)
         if self._reply is None:
             call, stage = self._call, self._call.stage
-            silent = self.missing
-            going = self._node.members - self._final - self._lost - silent
+            # A child that never began may be down for long. A child that fell silent later may be back in a moment.
+            (self._absent if stage == KEYS else self._lost).update(self.missing)
+            going = self._node.members - self._final - self._lost - self._absent
             summed = self._node.present(call.round_number)
             silos = {silo for child in going | summed for silo in self._aggregation.tree.silos(child)}
             reason = self._aggregation.lacking(self._name, silos)
-            # A child that never began may be down for long. A child that fell silent later may be back in a moment.
-            interrupted = reason is not None and bool(self._lost or (silent and stage != KEYS))
+            interrupted = reason is not None and bool(self._lost)
             if reason and not interrupted and stage != UNMASKING:  # the other children need not unmask their sums
                 self._reply = self._withheld(call, silos, reason)
             elif stage == UNMASKING or not (going or interrupted):

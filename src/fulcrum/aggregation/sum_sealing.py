@@ -51,6 +51,8 @@ from fulcrum.primitives import primitives
 FORMAT = "fulcrum.sealed-sum/1"
 """The format of an envelope."""
 
+_PRIME = 2**255 - 19  # of X25519
+
 
 class _Envelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=FORMAT):
     plan_digest: str
@@ -78,6 +80,7 @@ class SumSealer:
         if self._parent == ROOT:
             raise ExchangeError("seal.parent-missing", node=node)
         private = load_private_key(plan, node, key, "sealing")
+        check_node_keys(plan)
         self._to = plan_key(plan, self._parent, "sealing")
         self._secret = _shared_secret(private, self._to, plan, self._node, self._parent)
 
@@ -110,12 +113,10 @@ class SumOpener:
     def __init__(self, plan: VerifiedPlan, node: str, key: str | Path) -> None:
         self._plan, self._node = plan, node
         self._private = load_private_key(plan, node, key, "sealing")
+        check_node_keys(plan)
         self._secrets: dict[str, bytes] = {}
-        owners = {plan.keys[node]: node}
         for child in tree_of(plan).children(node):
             public = plan_key(plan, child, "sealing")
-            if (owner := owners.setdefault(plan.keys[child], child)) != child:
-                raise ExchangeError("seal.nodes-share-key", node=child, other_node=owner)
             self._secrets[child] = _shared_secret(self._private, public, plan, child, node)
 
     def open(self, data: bytes) -> tuple[str, RegionalReply | StageEnd]:
@@ -135,6 +136,20 @@ class SumOpener:
         if (content.plan_digest, content.region, content.round_number) != (self._plan.digest, child, number):
             raise ExchangeError("seal.sum-content-foreign", child=child, round_number=number)
         return child, content
+
+
+def check_node_keys(plan: VerifiedPlan) -> None:
+    """Raises `ExchangeError` if two aggregators of a plan have one key: each would open the messages to the other.
+
+    All aggregators count, also of distant branches. X25519 ignores the highest bit and reduces the rest modulo its
+    prime, so that one key has several texts.
+    """
+    owners: dict[int, str] = {}
+    for node in [node for tier in tree_of(plan).levels for node in tier.nodes]:
+        raw = plan_key(plan, node, "sealing").public_bytes_raw()
+        number = int.from_bytes(raw, "little") % 2**255 % _PRIME
+        if (owner := owners.setdefault(number, node)) != node:
+            raise ExchangeError("seal.nodes-share-key", node=node, other_node=owner)
 
 
 def _shared_secret(private: Any, public: Any, plan: VerifiedPlan, child: str, parent: str) -> bytes:

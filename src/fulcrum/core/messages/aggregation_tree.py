@@ -23,7 +23,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
-from fulcrum.core.messages.membership import members_of
+from fulcrum.core.messages.membership import members_of, summing_tiers
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.topology import ROOT, Tier
@@ -120,8 +120,7 @@ def tree_of(plan: PlanData, *, logical: bool = False) -> AggregationTree:
 
 def levels_of(plan: PlanData, *, logical: bool = False) -> tuple[Tier, ...]:
     """Returns the tiers of a plan whose nodes add up sums; see `tree_of`."""
-    reads_regions = is_one_group(plan) or plan.server != "sum"
-    return plan.federation.tiers[:1] if logical or reads_regions else plan.federation.tiers
+    return plan.federation.tiers[:1] if logical else summing_tiers(plan)
 
 
 def check_logical(plan: PlanData) -> None:

@@ -8,7 +8,7 @@
 
 from fulcrum.core.plan.figures import is_one_group, lattice_steps
 from fulcrum.core.plan.plan_data import PlanData
-from fulcrum.core.topology import ROOT, Topology
+from fulcrum.core.topology import ROOT, Tier, Topology
 from fulcrum.errors import ExchangeError, FulcrumError, ReleaseError, suggestion
 
 
@@ -36,6 +36,11 @@ def region_of(plan: PlanData, silo: str) -> str:
 def senders_of(plan: PlanData) -> tuple[str, ...]:
     """Returns the senders of sums to the server: all regions, or the federation if all silos are one masked group."""
     return (ROOT,) if is_one_group(plan) else tuple(plan.federation.innermost.nodes)
+
+
+def summing_tiers(plan: PlanData) -> tuple[Tier, ...]:
+    """Returns the tiers whose nodes are sites; regions alone if the server reads their sums, or relays of one group."""
+    return plan.federation.tiers[:1] if is_one_group(plan) or plan.server != "sum" else plan.federation.tiers
 
 
 def group_name_of(plan: PlanData, silo: str) -> str:

@@ -2,5 +2,5 @@
 
 Change this folder for another file of a kit.
 
-Imports from: base, core, planning, server, engines, engines.nvflare.site_jobs.
+Imports from: aggregation, base, core, planning, server, engines, engines.nvflare.site_jobs.
 """

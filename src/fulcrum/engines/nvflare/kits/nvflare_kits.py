@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from fulcrum.aggregation.sum_sealing import check_node_keys
 from fulcrum.core.plan.figures import is_one_group
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.silo.site import Role
@@ -76,6 +77,8 @@ def write_kits(deployment: Deployment, folder: str | Path, *, issuer_key: Path |
         homes = {name: _home(kits[name]) for name, role in deployment.sites.items() if role not in keyless}
         keys = {} if deployment.plan.keys else new_keys(homes, deployment.sites)
         plan = signed_plan(deployment, work, keys, issuer_key)
+        if len(deployment.aggregators) > len(deployment.regions):
+            check_node_keys(plan)
         wheel = None
         for name, role in deployment.sites.items():
             _write_site(deployment, plan, kits[name], name, role, keys_made=bool(keys))

@@ -31,9 +31,9 @@ from nvflare.private.fed.client.admin_commands import AdminCommands
 from nvflare.private.fed.client.client_req_processors import ClientRequestProcessors
 from nvflare.private.fed.client.training_cmds import DeployProcessor
 
-from fulcrum.core.messages.membership import region_of, regions_of
+from fulcrum.core.messages.membership import region_of, regions_of, summing_tiers
+from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.silo.site import Role, Site
-from fulcrum.core.topology import Topology
 from fulcrum.engines.nvflare.site_jobs.job_messages import APP, FOLDER, site_of
 
 _ORDERS = (
@@ -131,7 +131,7 @@ def restrict_peers(cell: Any, site: Site) -> None:
     therefore rests on the origin: releases and declines are signed.
     """
     name, technical = site.settings.name, site.settings.engine_names
-    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else _neighbours(site.plan.federation, name)
+    peers = {region_of(site.plan, name)} if site.settings.role == "silo" else _neighbours(site.plan, name)
     own, near = technical.get(name, name), {technical.get(peer, peer) for peer in peers}
 
     def refusal(message: Any) -> Any:
@@ -143,13 +143,14 @@ def restrict_peers(cell: Any, site: Site) -> None:
     cell.core_cell.add_incoming_request_filter("*", "*", refusal)
 
 
-def _neighbours(federation: Topology, name: str) -> set[str]:
+def _neighbours(plan: PlanData, name: str) -> set[str]:
     """Returns the silos and aggregators next to an aggregator.
 
-    By the tiers of the federation: where all silos are one masked group, a region still relays for its silos.
+    A tier without sites has no neighbours: its nodes may have the names of silos elsewhere. Where all silos are one
+    masked group, a region still relays for its silos.
     """
-    near = {silo for silo, region in regions_of(federation).items() if region == name}
-    for inner, outer in pairwise(federation.tiers):
+    near = {silo for silo, region in regions_of(plan.federation).items() if region == name}
+    for inner, outer in pairwise(summing_tiers(plan)):
         for child, code in zip(inner.nodes, outer.parent_of.tolist(), strict=True):
             near |= {child, outer.nodes[code]} if name in (child, outer.nodes[code]) else set()
     return near

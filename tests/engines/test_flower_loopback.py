@@ -55,7 +55,7 @@ class Federation:
 
     @property
     def history(self):
-        return history_of(self.kits / SERVER / "state", self.plan)
+        return history_of(self.kits / SERVER / "state", self.plan, logical=True)
 
     def wait_for(self, done, what):
         deadline = time.monotonic() + LONG

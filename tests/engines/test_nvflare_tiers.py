@@ -16,7 +16,8 @@ pytestmark = pytest.mark.engines
 REGIONS = {region: [f"{region}{k}" for k in (1, 2, 3)] for region in ("ra", "rb", "rc", "rd")}
 COUNTRIES = {"east": ["ra", "rb"], "west": ["rc", "rd"]}
 SILOS = [silo for silos in REGIONS.values() for silo in silos]
-EPSILON = {"region": 8.0, "country": 5.0}
+EPSILON = {"trusted": {"region": 8.0, "country": 5.0}, "masked": {"region": 8.0, "federation": 5.0}}
+"""The server of masked sums knows the sum of every region: a target on countries is for trusted aggregators alone."""
 
 
 @pytest.fixture
@@ -24,8 +25,9 @@ def federation(tmp_path):
     """Makes federations of three levels, and leaves no process of theirs behind."""
     made = []
 
-    def make(**settings):
-        given = {"members": REGIONS, "outer": COUNTRIES, "train": BUILT_IN, "patience": 60.0, "epsilon": EPSILON}
+    def make(*, aggregation, **settings):
+        given = {"members": REGIONS, "outer": COUNTRIES, "train": BUILT_IN, "patience": 60.0}
+        given |= {"epsilon": EPSILON[aggregation], "aggregation": aggregation}
         made.append(Federation(tmp_path, **given | settings))
         return made[-1]
 

@@ -151,14 +151,18 @@ def test_a_model_whose_release_no_ledger_stores_is_refused_before_anything_is_si
         ({"federation": 2.0}, "masked", ""),
     ],
 )
-def test_flower_runs_tiers_that_no_target_hides_from_the_server(tmp_path, epsilon, aggregation, tiers):
+def test_engines_run_masked_sums_of_tiers_that_no_target_hides_from_the_server(tmp_path, epsilon, aggregation, tiers):
     rows = "".join(
         f"{silo},10,{region},{country}\n" for silo, region, country in ("axc", "bxc", "dyc", "eyc", "fzw", "gzw")
     )
     plan = planned(tmp_path, rows, header="silo,records,region,country", epsilon=epsilon, aggregation=aggregation)
     found = refusals_on_flower(plan)
-    assert refusals(plan) == ()
+    assert refusals(plan) == found
     assert len(found) == bool(tiers)
     for reason in found:
+        assert "can so compute the sum of every region" in reason
         assert f"a target against a server that sees the sums of {tiers} alone" in reason
-        assert "Run the plan on NVIDIA FLARE, or plan without the target of country" in reason
+        assert "Plan with --aggregation trusted on NVIDIA FLARE, or without the target of country" in reason
+    trusted = planned(tmp_path, rows, header="silo,records,region,country", epsilon=epsilon)
+    assert refusals(trusted) == ()
+    assert ("Run the plan on NVIDIA FLARE" in refusals_on_flower(trusted)[0]) is bool(tiers)

@@ -19,12 +19,13 @@ from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger_reading import read_ledger
-from fulcrum.errors import ExchangeError
+from fulcrum.errors import ExchangeError, PolicyError
 from fulcrum.server.masked_server import MaskedServer
 
 SIZES = {region: dict.fromkeys([f"{region}{k}" for k in (1, 2, 3)], 100) for region in "abcd"}
 OUTER = {"country": {"east": ["a", "b"], "west": ["c", "d"]}}
-SUM = {"region": 4.0, "country": 2.0}
+SUM = {"region": 4.0, "federation": 2.0}
+HIDDEN = {"region": 4.0, "country": 2.0}
 
 
 class MaskedTree:
@@ -160,11 +161,11 @@ def test_an_aggregator_that_restarts_at_any_stage_costs_a_round_at_most_and_ledg
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_country_without_one_of_its_regions_gives_no_sum(make, stage):
-    """The target on the country counts on the noise of both regions."""
+    """The target on the federation counts on the noise of every region, so the other country's sum is not used."""
     tree = make()
     tree.gone = {"b": stage}
     summary = tree.run()
-    assert summary["summed"] == ["west"]
+    assert summary["summed"] == []
     assert "east" in summary["withheld"] or "east" in summary["missing"]
     tree.gone = {}
     assert tree.run()["summed"] == ["east", "west"]
@@ -188,11 +189,11 @@ def test_a_silo_within_the_dropouts_is_missing_at_every_tier_and_the_round_ends(
     tree.close()
 
 
-def test_a_region_that_withholds_ends_the_round_of_its_country_and_no_other(make):
+def test_a_region_that_withholds_ends_the_round_of_its_country_which_says_why(make):
     tree = make()
     tree.gone = {"a1": INPUT}
     summary = tree.run()
-    assert summary["summed"] == ["west"]
+    assert summary["summed"] == []
     assert "1 of 2 sums are missing, such as the sum of 'a'" in summary["withheld"]["east"]
 
 
@@ -317,10 +318,39 @@ def test_a_server_without_aggregators_adds_up_the_sums_of_regions_where_no_targe
     world.check_ledgers()
 
 
-def test_a_target_on_a_country_keeps_the_groups_from_a_server_without_aggregators(tmp_path):
-    world = MaskedWorld(tmp_path, SIZES, outer=OUTER, epsilon=SUM)
-    with pytest.raises(ExchangeError, check=coded("plan.tiers-unmet", tiers="country")):
-        MaskedServer.open(tmp_path / "server", verified_plan(world.plan), MODEL)
-    with pytest.raises(ExchangeError, check=coded("plan.tiers-unmet", tiers="country")):
-        world.round()
+def test_every_role_refuses_masked_sums_with_a_target_on_a_country(tmp_path):
+    """The shares that unmask a region pass the server in clear: the server knows the sum of every region."""
+    world = MaskedWorld(tmp_path, SIZES, outer=OUTER, epsilon=HIDDEN)
+    plan = verified_plan(world.plan)
+    roles = {
+        "server": lambda: MaskedServer.open(tmp_path / "server", plan, MODEL),
+        "server of regions": lambda: MaskedServer.open(tmp_path / "server", plan, MODEL, by_region=True),
+        "round": world.round,
+        "country": lambda: StagedNode.open(tmp_path / "east.db", plan, "east", tmp_path / "east.key"),
+        "region": lambda: MaskedRegion.open(tmp_path / "a.db", plan, "a"),
+        "silo": lambda: world.silo("a1"),
+    }
+    for opened in roles.values():
+        with pytest.raises(ExchangeError, check=coded("plan.tiers-unmet", tiers="country")):
+            opened()
     assert not (tmp_path / "server").exists()
+    assert not world.ledger("a1")
+
+
+def test_a_silo_counts_observers_of_a_country_as_those_of_the_region(tmp_path):
+    """The plan states 2.9 against a country, and a server that sees the sum of the region is a reader of 4.4."""
+    epsilon, limit = {"region": 6.0, "federation": 2.0}, "largest_epsilon_above = 6.0\nlargest_epsilon_inside = 8.0\n"
+    for place, most in (("strict", 3.0), ("loose", 6.0)):
+        folder = tmp_path / place
+        folder.mkdir()
+        policy = f"{limit}[largest_epsilon]\ncountry = {most}\n"
+        world = MaskedWorld(folder, SIZES, outer=OUTER, epsilon=epsilon, rounds=1, policy=policy)
+        stated = world.plan.content().silos[0].epsilon
+        assert stated["country"] < 3.0 < stated["region"] < 6.0
+        if place == "strict":
+            with pytest.raises(PolicyError, check=coded("policy.epsilon-exceeded", largest=3.0)):
+                world.silo("a1")
+    world.run(world.round())
+    [entry] = world.ledger("a1")
+    shifts = entry.cost.shifts
+    assert shifts["silo"] > shifts["region"] == shifts["country"] > shifts["federation"]

@@ -17,15 +17,15 @@ from fulcrum.aggregation.presence import aggregation_of
 from fulcrum.aggregation.regional_aggregator import Region
 from fulcrum.aggregation.stage_messages import StageEnd
 from fulcrum.aggregation.sum_sealing import SumOpener, SumSealer
-from fulcrum.core.messages.aggregation_tree import tree_of, unmet_tiers
+from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.framing import frame, unframe
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
-from fulcrum.core.plan.figures import effective_multiplier
+from fulcrum.core.plan.figures import effective_multiplier, unmet_tiers
 from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.release_parameters import release_parameters_of
 from fulcrum.core.silo.releasing import _lattice_release
-from fulcrum.errors import ExchangeError, StorageError
+from fulcrum.errors import ExchangeError, FederationError, StorageError
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.server.coordinator import Coordinator
 
@@ -457,6 +457,35 @@ def test_every_site_refuses_a_plan_with_one_key_for_two_aggregators(world, tmp_p
         SumSealer(plan, "d", world.folder / "d")
 
 
+@pytest.mark.parametrize(
+    ("sizes", "outer"),
+    [({"a": [10]}, {"country": {"federation": ["a"]}}), ({"federation": [10]}, {"country": {"x": ["federation"]}})],
+)
+def test_no_node_of_a_tree_has_the_name_of_the_root(sizes, outer):
+    """The regions of a country with that name would report to the server, each sum unsealed."""
+    with pytest.raises(FederationError, check=coded("federation.node-reserved", name="federation")):
+        fulcrum.Federation.from_sizes(sizes, outer=outer)
+    alone = fulcrum.Federation.from_sizes({"federation": [10, 10]})  # one tier: plans in force may have the name
+    assert fulcrum.verified_plan(fulcrum.plan(alone, rounds=1, epsilon=1.0)).federation.innermost.nodes == (
+        "federation",
+    )
+
+
+def test_a_checkpoint_without_aggregators_is_read_by_its_regions(tmp_path):
+    """A region with its country's name has no site of its own on Flower, and stops no run there."""
+    federation = fulcrum.Federation.from_sizes(
+        {"a": [10, 10, 10], "b": [10, 10, 10]}, outer={"country": {"a": ["a", "b"]}}
+    )
+    keys = {name: fulcrum.new_key(tmp_path / name) for name in federation.silo_names.tolist()}
+    given = {"rounds": 1, "epsilon": {"region": 3.0}, "aggregation": "masked", "keys": keys}
+    plan = fulcrum.verified_plan(fulcrum.plan(federation, **given))
+    for _ in range(2):  # the second reads the checkpoint of the first
+        assert Coordinator.open(tmp_path / "server", plan, START, logical=True).round_number == 1
+    assert Coordinator.read(tmp_path / "server", plan, logical=True).round_number == 1
+    with pytest.raises(ExchangeError, check=coded("plan.node-repeated", name="a")):
+        Coordinator.read(tmp_path / "server", plan)
+
+
 def test_a_server_that_pools_reads_the_sums_of_regions(world, tmp_path):
     """The plan counts every observer above the regions as a reader of regional sums, whatever tiers there are."""
     plan = fulcrum.verified_plan(
@@ -478,7 +507,7 @@ def test_a_server_that_pools_reads_the_sums_of_regions(world, tmp_path):
     nodes.close()
 
 
-def test_a_logical_tree_needs_a_plan_without_targets_on_outer_tiers(world, tmp_path):
+def test_masked_sums_need_a_plan_without_targets_on_outer_tiers(world, tmp_path):
     federation = fulcrum.Federation.from_sizes(SIZES, outer=OUTER)
     hidden, open_plan, one_group = (
         fulcrum.verified_plan(

@@ -19,7 +19,6 @@ from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import group_of
 from fulcrum.core.masking.masking_messages import UNMASKING, member_reply_from_bytes
-from fulcrum.core.messages.aggregation_tree import check_logical
 from fulcrum.core.messages.membership import senders_of
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
@@ -54,7 +53,6 @@ class MaskedRound:
         plan = verified_plan(plan, error=ExchangeError)
         check_silos_draw_noise(plan)
         check_aggregation(plan, "masked")
-        check_logical(plan)
         layout, _ = checked_model(plan, model)
         input_digest = input_digest_of(model, config_digest)
         self._group_of: dict[str, str] = {}

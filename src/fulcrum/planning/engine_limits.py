@@ -11,7 +11,8 @@ import shlex
 from collections.abc import Container, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fulcrum.core.messages.aggregation_tree import levels_of, unmet_tiers
+from fulcrum.core.messages.aggregation_tree import levels_of
+from fulcrum.core.plan.figures import unmet_tiers
 from fulcrum.core.store.database import MOST_BYTES
 from fulcrum.planning.site_names import is_technical, technical_names
 
@@ -40,6 +41,7 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
     """Returns the reasons why NVIDIA FLARE will not run a plan, a sentence with a remedy each; empty if it will."""
     reasons = (
         _on_tiers(plan),
+        _on_masked_tiers(plan),
         _on_injection(plan),
         _on_size(plan),
         _on_letters(plan),
@@ -57,7 +59,9 @@ def refusals_on_flower(plan: "Plan") -> tuple[str, ...]:
 
 def _on_flower(plan: "Plan") -> Iterator[str]:
     silos = plan.federation.silo_names.tolist()
-    if unmet := ", ".join(unmet_tiers(plan)):
+    if refusal := _on_masked_tiers(plan):
+        yield refusal
+    elif unmet := ", ".join(unmet_tiers(plan)):
         yield (
             f"Flower has no aggregators, so its server sees the sums of regions, and the plan has a target against a "
             f"server that sees the sums of {unmet} alone. Run the plan on NVIDIA FLARE, or plan without the "
@@ -88,6 +92,16 @@ def _on_tiers(plan: "Plan") -> str:
     """Returns a refusal of changing membership in a federation with tiers above the regions."""
     several = _several_tiers(plan) if plan.federation.rosters is not None else ""
     return several and f"this engine runs plans whose membership changes with one tier of regions, {several}"
+
+
+def _on_masked_tiers(plan: "Plan") -> str:
+    """Returns a refusal of masked sums with a target on an outer tier: the server carries what unmasks each region."""
+    unmet = ", ".join(unmet_tiers(plan)) if plan.is_masked else ""
+    return unmet and (
+        f"the answers of masked silos pass the server, which can so compute the sum of every region, and the plan has "
+        f"a target against a server that sees the sums of {unmet} alone. Plan with --aggregation trusted on NVIDIA "
+        f"FLARE, or without the target of {unmet}"
+    )
 
 
 def _several_tiers(plan: "Plan") -> str:

@@ -14,7 +14,7 @@ from typing import Any, NotRequired, TypedDict
 import msgspec
 import numpy as np
 
-from fulcrum.aggregation.presence import aggregation_of
+from fulcrum.aggregation.presence import Aggregation, aggregation_of
 from fulcrum.arrays import FloatArray, read_only
 from fulcrum.core.messages.layout import Layout
 from fulcrum.core.plan.verified_plan import VerifiedPlan
@@ -104,15 +104,21 @@ class Checkpoint:
         write_whole(folder / NAME, lambda file: np.savez(file, state=encoded, **arrays))
 
 
-def history_of(folder: Path, plan: VerifiedPlan) -> tuple[RoundSummary, ...]:
+def history_of(folder: Path, plan: VerifiedPlan, *, logical: bool = False) -> tuple[RoundSummary, ...]:
     """Returns the outcomes of all finished rounds of a plan; () without a checkpoint."""
-    return tuple(read_checkpoint(folder, plan).standing.history) if (folder / NAME).exists() else ()
+    there = (folder / NAME).exists()
+    return tuple(read_checkpoint(folder, plan, logical=logical).standing.history) if there else ()
 
 
-def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
+def read_checkpoint(folder: Path, plan: VerifiedPlan, *, logical: bool = False) -> Checkpoint:
     """Returns the checkpoint of a plan.
 
     The caller never writes over a refused file: a checkpoint of a different plan may be the only copy of a model.
+
+    Args:
+        folder: The folder of the checkpoint.
+        plan: The plan of the checkpoint.
+        logical: True for an engine without aggregators: the history then names regions, whatever the tiers further out.
 
     Raises:
         StorageError: The file cannot be read, or is no checkpoint that a server under the plan could have written.
@@ -122,6 +128,7 @@ def read_checkpoint(folder: Path, plan: VerifiedPlan) -> Checkpoint:
     file, rule = folder / NAME, server_rule_of(plan)
     with _open_arrays(file) as stored:
         standing = _standing(file, stored, plan, rule)
+        _check_complete_rounds(file, standing, aggregation_of(plan, logical=logical))
         model: FloatArray = stored["model"]
         if model.shape != (standing.layout.parameters,) or model.dtype != np.float64:
             raise _no_checkpoint(file)
@@ -181,19 +188,16 @@ def _standing(file: Path, stored: Any, plan: VerifiedPlan, rule: ServerRule) -> 
         raise _no_checkpoint(file)
     if standing.pooling is not None and isinstance(standing.pooling.get("classes", 0.0), float):
         raise _no_checkpoint(file)
-    _check_complete_rounds(file, standing, plan)
     return standing
 
 
-def _check_complete_rounds(file: Path, standing: Standing, plan: VerifiedPlan) -> None:
+def _check_complete_rounds(file: Path, standing: Standing, aggregation: Aggregation) -> None:
     """Raises `ExchangeError` if a past round lacks a region's sum, and the plan counts on the noise of every region.
 
     Servers of earlier versions went on without a region under any plan. An observer of the model after an incomplete
     round saw less noise than the plan's epsilon for the global sum counts on, and no later round can add the noise.
     """
-    # An engine without aggregators has the sums of regions in its checkpoint, whatever the tiers further out.
-    forms = [aggregation_of(plan, logical=logical) for logical in (False, True)]
-    together = [regions for form in forms for regions in form.joint_senders() if len(regions) > 1]
+    together = [regions for regions in aggregation.joint_senders() if len(regions) > 1]
     for entry in standing.history:
         summed = set(entry["summed"])
         partial = next((regions for regions in together if not (regions <= summed or regions.isdisjoint(summed))), None)

@@ -39,14 +39,13 @@ from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.aggregation.norm_tests import largest_sum, least_sum
 from fulcrum.aggregation.presence import aggregation_of, lacking_in_round
 from fulcrum.arrays import FloatArray, read_only
-from fulcrum.core.messages.aggregation_tree import check_logical
 from fulcrum.core.messages.layout import in_units
 from fulcrum.core.messages.membership import step_of
 from fulcrum.core.messages.model_message import Model, model_digest
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld, regional_reply_from_bytes
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
-from fulcrum.core.silo.preconditions import check_silos_draw_noise
+from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
 from fulcrum.errors import ExchangeError, StorageError, suggestion
 from fulcrum.planning.inputs.server_settings import FactsOfPlan, server_rule_of
 from fulcrum.rules.server_rule import RoundDiagnostics, RoundSums, ServerRule, ServerState
@@ -108,7 +107,7 @@ class Coordinator:
         plan = verified_plan(plan, error=ExchangeError)
         check_silos_draw_noise(plan)
         if logical:
-            check_logical(plan)
+            check_aggregation(plan, "masked")
         rule, place = server_rule_of(plan), Path(folder)
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -125,7 +124,7 @@ class Coordinator:
             # Written before the first round: a server that restarts with a different start must not ask silos for
             # releases on a second model in round 1.
             Checkpoint(standing=standing, state=rule.begin(flat)).write(place)
-        resumed = cls(place, plan, rule, read_checkpoint(place, plan), logical=logical)
+        resumed = cls(place, plan, rule, read_checkpoint(place, plan, logical=logical), logical=logical)
         resumed._rate = learning_rate if plan.unit.is_within_silo else 1.0
         if resumed._standing.layout != layout:
             raise ExchangeError("checkpoint.model-differs", file=place / NAME)
@@ -141,10 +140,17 @@ class Coordinator:
         return resumed
 
     @classmethod
-    def read(cls, folder: str | Path, plan: SupportsContent) -> Self:
-        """Returns a coordinator at the round of the checkpoint; refuses a folder without a checkpoint of the plan."""
+    def read(cls, folder: str | Path, plan: SupportsContent, *, logical: bool = False) -> Self:
+        """Returns a coordinator at the round of the checkpoint; refuses a folder without a checkpoint of the plan.
+
+        Args:
+            folder: The folder of the checkpoint.
+            plan: The plan of the checkpoint.
+            logical: True for the folder of an engine without aggregators, as in `open`.
+        """
         place, plan = Path(folder), verified_plan(plan, error=ExchangeError)
-        return cls(place, plan, server_rule_of(plan), read_checkpoint(place, plan))
+        checkpoint = read_checkpoint(place, plan, logical=logical)
+        return cls(place, plan, server_rule_of(plan), checkpoint, logical=logical)
 
     def __getattr__(self, name: str) -> Any:
         """Returns a property under an earlier name, with a warning: engines outside of Fulcrum use a coordinator."""

@@ -15,8 +15,9 @@ Every tier of the federation is a level of aggregators, from the regions outward
   a reader of regional sums, so regions report to the server themselves.
 
 On an engine without aggregators the tree is logical: the server reads the sums of masked regions and adds them up. The
-observer of an outer tier is then the server, which sees more than the sums of the tier. `unmet_tiers` names the tiers
-whose targets forbid a logical tree. No silo imports this module: a silo knows its region alone.
+observer of an outer tier is then the server, which sees more than the sums of the tier. With masked sums the server
+knows the sums of regions on every engine. `figures.unmet_tiers` names the tiers whose targets forbid such plans. No
+silo imports this module: a silo knows its region alone.
 """
 
 from collections import Counter
@@ -121,19 +122,3 @@ def tree_of(plan: PlanData, *, logical: bool = False) -> AggregationTree:
 def levels_of(plan: PlanData, *, logical: bool = False) -> tuple[Tier, ...]:
     """Returns the tiers of a plan whose nodes add up sums; see `tree_of`."""
     return plan.federation.tiers[:1] if logical else summing_tiers(plan)
-
-
-def check_logical(plan: PlanData) -> None:
-    """Raises `ExchangeError` for a plan that an engine without aggregators cannot keep."""
-    if tiers := unmet_tiers(plan):
-        raise ExchangeError("plan.tiers-unmet", tiers=", ".join(tiers))
-
-
-def unmet_tiers(plan: PlanData) -> tuple[str, ...]:
-    """Returns the outer tiers whose targets a logical tree breaks: its server sees the sums of regions.
-
-    A target on an outer tier bounds the knowledge of a server that sees nothing finer than the sums of the tier.
-    """
-    outer = levels_of(plan)[1:]
-    targets = {*plan.epsilon_target, *plan.required_multiplier}
-    return tuple(tier.name for tier in outer if tier.name in targets)

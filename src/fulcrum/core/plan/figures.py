@@ -64,6 +64,29 @@ def observed_tier(plan: PlanData, tier: str | None = None) -> str:
     return min(tier, outermost_complete_tier(plan), key=plan.federation.tier_names.index)
 
 
+def charged_tier(plan: PlanData, tier: str) -> str:
+    """Returns the tier against whose observers a ledger charges, and a policy limits, a release for `tier`.
+
+    The answers that unmask the sum of a region pass the server in clear, so the server knows every regional sum. An
+    aggregator of an outer tier then hides nothing from the server, and its observers count as those of the region.
+    """
+    federation = plan.federation
+    if plan.is_masked and not is_one_group(plan) and tier in (outer.name for outer in federation.tiers[1:]):
+        return federation.innermost.name
+    return tier
+
+
+def unmet_tiers(plan: PlanData) -> tuple[str, ...]:
+    """Returns the outer tiers whose targets a server breaks that knows the sums of regions.
+
+    A target on an outer tier bounds the knowledge of a server that sees nothing finer than the sums of the tier.
+    """
+    if is_one_group(plan) or plan.server != "sum":  # no outer tier has sums
+        return ()
+    targets = {*plan.epsilon_target, *plan.required_multiplier}
+    return tuple(tier.name for tier in plan.federation.tiers[1:] if tier.name in targets)
+
+
 def sensitivity(plan: PlanData, tier: str | None = None) -> float | FloatArray:
     """Returns kappa against an observer of `tier`: for all silos, or by silo if a person may be in several silos."""
     unit, federation = plan.unit, plan.federation

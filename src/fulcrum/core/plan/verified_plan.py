@@ -108,14 +108,16 @@ class VerifiedPlan(PlanData):
         place = self.index_of(silo)
         if self.phase_multiplier is not None and round_number is not None:
             return {
-                tier: figures.shift_of_round(self, place, round_number, tier) for tier in self.federation.tier_names
+                tier: figures.shift_of_round(self, place, round_number, figures.charged_tier(self, tier))
+                for tier in self.federation.tier_names
             }
         if self.phase_multiplier is not None or not self.noise_multiplier[place]:
             return dict.fromkeys(self.federation.tier_names, float("inf"))
         shifts = {}
         for tier in self.federation.tier_names:
-            multiplier = figures.effective_multiplier(self, tier, variance=self.noise_variance)[place]
-            kappa = np.broadcast_to(figures.sensitivity(self, tier), len(self.federation))[place]
+            charged = figures.charged_tier(self, tier)
+            multiplier = figures.effective_multiplier(self, charged, variance=self.noise_variance)[place]
+            kappa = np.broadcast_to(figures.sensitivity(self, charged), len(self.federation))[place]
             shifts[tier] = float(kappa**2 / multiplier**2)
         return shifts
 

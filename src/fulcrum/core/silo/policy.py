@@ -19,7 +19,7 @@ import numpy as np
 
 from fulcrum.core.choices import Neighbours, UnitName
 from fulcrum.core.masking.masking_thresholds import largest_minimum
-from fulcrum.core.plan.figures import is_one_group, own_rounds
+from fulcrum.core.plan.figures import charged_tier, is_one_group, own_rounds
 from fulcrum.core.plan.plan_reader import SupportsContent
 from fulcrum.core.plan.recomputed import Recomputed
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
@@ -125,7 +125,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             *((f"against the observer {name!r}", name, largest) for name, largest in self.largest_epsilon.items()),
         ]
         for where, observer, largest in limits:
-            epsilon = figures.recomputed.epsilon(observer)[index]
+            epsilon = figures.recomputed.epsilon(charged_tier(plan, observer))[index]
             if not epsilon <= largest:  # not `epsilon > largest`, which lets nan pass
                 epsilon = display_epsilon(epsilon)
                 raise PolicyError("policy.epsilon-exceeded", silo=silo, largest=largest, where=where, epsilon=epsilon)

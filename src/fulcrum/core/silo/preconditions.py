@@ -6,14 +6,21 @@
 >>> check_silos_draw_noise(sample)
 """
 
+from fulcrum.core.plan.figures import unmet_tiers
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.errors import ExchangeError
 
 
 def check_aggregation(plan: PlanData, aggregation: str) -> None:
-    """Raises `ExchangeError` unless the plan was made for this kind of sums, "trusted" or "masked"."""
+    """Raises `ExchangeError` unless the plan was made for this kind of sums, "trusted" or "masked", and they keep it.
+
+    The server carries the answers that unmask the sum of a region, and so knows the sum: masked sums keep no target on
+    an outer tier.
+    """
     if plan.aggregation != aggregation:
         raise ExchangeError("plan.aggregation-differs", plan_aggregation=plan.aggregation, aggregation=aggregation)
+    if aggregation == "masked" and (tiers := unmet_tiers(plan)):
+        raise ExchangeError("plan.tiers-unmet", tiers=", ".join(tiers))
 
 
 def check_silos_draw_noise(plan: PlanData) -> None:

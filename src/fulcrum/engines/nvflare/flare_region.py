@@ -20,7 +20,6 @@ from fulcrum.core.messages.model_message import model_layout
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.silo.site import SUMS, Site, once_free
 from fulcrum.core.silo.site_records import own_record
-from fulcrum.core.topology import ROOT
 from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers_at_start
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK, site_of
 from fulcrum.errors import FulcrumError, StorageError
@@ -149,8 +148,8 @@ def patience_of(site: Site) -> float:
 
 def sealed_upward(site: Site, content: bytes, round_number: int) -> bytes:
     """Returns a message to the server as it is, and a message to an outer aggregator sealed to the aggregator."""
-    name = site.settings.name
-    if tree_of(site.plan).parent(name) == ROOT:
+    name, tree = site.settings.name, tree_of(site.plan)
+    if tree.level(name) == len(tree.levels) - 1:
         return content
     return SumSealer(site.plan, name, site.key).seal(content, round_number)
 

@@ -36,7 +36,7 @@ class RunRecorder:
     def __init__(self, site: Site, training_module: TrainingModule, on_round: Callable[[RoundResult], None]) -> None:
         self._site, self._on_round = site, on_round
         self._evaluation = Evaluation(site, training_module)
-        self._history = list(history_of(site.state, site.plan))
+        self._history = list(history_of(site.state, site.plan, logical=True))
         self._has_new_round = False
 
     def record_round(self, summary: RoundSummary) -> None:
@@ -84,7 +84,7 @@ def local_run(site: Site, seconds: float, failed: str = "") -> LocalRun:
         seconds: The time from the end of the first round to the end of the last round, for the result.
         failed: Failures of training at silos of this machine, in words.
     """
-    done, run = Coordinator.read(site.state, site.plan), run_of(site)
+    done, run = Coordinator.read(site.state, site.plan, logical=True), run_of(site)
     if run is None:
         run = deployed_run(
             site.plan, done.history, {}, task=task_of(site), seed=site.settings.seed, engine="flower", notes=()

@@ -146,9 +146,9 @@ class Topology:
             if len(np.bincount(tier.parent_of)) != len(tier.nodes) or not np.bincount(tier.parent_of).all():
                 raise FederationError("federation.node-empty", tier=tier.name, nodes=len(tier.nodes))
             children = len(tier.nodes)
-        if len(self.tiers) > 1 and (tier := next((tier for tier in self.tiers if ROOT in tier.nodes), None)):
+        if len(self.tiers) > 1 and (named := next((tier for tier in self.tiers if ROOT in tier.nodes), None)):
             # With one tier the name is harmless: such plans are in force, and no node stands between node and root.
-            raise FederationError("federation.node-reserved", tier=tier.name, name=ROOT)
+            raise FederationError("federation.node-reserved", tier=named.name, name=ROOT)
         if self.rosters is not None:
             self._check_rosters(self.rosters)
         if self.declared_weights is not None:

@@ -133,7 +133,7 @@ def below_countries():
     """A deployed plan whose masked groups report to countries."""
     sizes = {region: [100] * 3 for region in ("ra", "rb", "rc")}
     federation = fulcrum.Federation.from_sizes(sizes, outer={"country": {"east": ["ra", "rb"], "west": ["rc"]}})
-    given = {"rounds": 3, "epsilon": {"region": 4.0, "country": 2.0}, "purpose": "deployment", "parameters": 200}
+    given = {"rounds": 3, "epsilon": {"region": 4.0, "federation": 2.0}, "purpose": "deployment", "parameters": 200}
     return fulcrum.plan(federation, aggregation="masked", **given)
 
 

@@ -7,7 +7,7 @@ import pytest
 import fulcrum
 from fulcrum.planning.comparisons.comparison import compare
 from fulcrum.planning.comparisons.variants import other_weights
-from fulcrum.planning.content.levers import LEAST_SAVING, levers_of
+from fulcrum.planning.content.levers import LEAST_SAVING, levers_of, masked_variant
 from fulcrum.planning.planner import plan
 from fulcrum.readers.editing import merge_regions
 from fulcrum.readers.federation import Federation
@@ -200,3 +200,14 @@ def test_a_merge_names_the_epsilon_inside_of_the_merged_federation_where_it_rise
     merged = plan(merge_regions(plan(name, **BRCA).federation, list(regions)), **BRCA)
     inside = display_epsilon(merged.worst_epsilon("silo"))
     assert (f"against a curious region aggregator would be {inside:g} in place of" in piece.text) is rises
+
+
+def test_no_lever_masks_sums_under_a_target_that_masked_sums_break():
+    """The server of masked sums knows the sum of every region, so a target on a country asks for trusted aggregators."""
+    outer = {"country": {"x": ["a", "b"], "y": ["c"]}}
+    federation = fulcrum.Federation.from_sizes({name: [100] * 4 for name in "abc"}, outer=outer)
+    of_region, of_country = (
+        fulcrum.plan(federation, rounds=2, epsilon={"region": 2.0} | further) for further in ({}, {"country": 1.0})
+    )
+    assert masked_variant(of_region) is not None
+    assert masked_variant(of_country) is None

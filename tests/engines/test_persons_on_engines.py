@@ -323,7 +323,7 @@ def test_masked_groups_below_countries_learn_the_model_of_persons_of_the_embedde
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes(sizes, outer={"country": COUNTRIES}),
         rounds=2,
-        epsilon={"region": 40.0, "country": 30.0},
+        epsilon={"region": 40.0, "federation": 30.0},
         parameters=PARAMETERS,
         unit="person",
         aggregation="masked",

@@ -340,7 +340,7 @@ def test_every_tier_is_a_level_of_sites_with_keys_and_neighbours_of_their_own(tm
     plan = fulcrum.plan(
         str(tmp_path / "fed.csv"),
         rounds=2,
-        epsilon={"region": 5.0, "country": 4.0},
+        epsilon={"region": 5.0, "country" if aggregation == "trusted" else "federation": 4.0},
         parameters=34,
         purpose="deployment",
         aggregation=aggregation,

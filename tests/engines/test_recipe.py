@@ -107,10 +107,9 @@ def test_a_research_plan_stays_on_this_machine(tmp_path):
 
 
 def test_a_plan_that_the_engine_cannot_run_makes_no_recipe(tmp_path):
-    (tmp_path / "deep.csv").write_text("silo,records,region,country\na,3,n,x\nb,4,n,x\nc,5,s,y\n")
-    deep = fulcrum.plan(str(tmp_path / "deep.csv"), rounds=2, epsilon=5.0)
+    injected = fulcrum.plan(fulcrum.Federation.from_sizes({"n": [3, 4]}), rounds=2, epsilon=5.0, injection="aggregator")
     with pytest.raises(PlanError, check=coded("engine.plan-refused")):
-        PlanSubmission(plan=deep, train="theirs")
+        PlanSubmission(plan=injected, train="theirs")
     named = fulcrum.plan(fulcrum.Federation.from_sizes({"../a": [3, 4]}), rounds=2, epsilon=5.0)
     with pytest.raises(PlanError, check=coded("engine.plan-refused")):
         PlanSubmission(plan=named, train="theirs")

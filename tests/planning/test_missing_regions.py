@@ -77,18 +77,18 @@ def test_the_exported_table_has_the_epsilon_of_incomplete_sums():
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "together", "lacks"),
+    ("epsilon", "together", "countries", "lacks"),
     [
-        ({"region": 1.0}, ["a", "b", "c", "d"], "region"),
-        ({"region": 2.0, "country": 1.0}, ["ab", "cd"], "country"),
-        ({"region": 2.0, "federation": 1.0}, ["abcd"], ""),
+        ({"region": 1.0}, ["a", "b", "c", "d"], ["x", "y"], "region"),
+        ({"region": 2.0, "country": 1.0}, ["ab", "cd"], ["x", "y"], "country"),
+        ({"region": 2.0, "federation": 1.0}, ["abcd"], ["xy"], ""),
     ],
 )
-def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, lacks):
+def test_the_sums_that_a_round_adds_are_complete_where_the_words_say(epsilon, together, countries, lacks):
     plan = fulcrum.plan(TREE, rounds=3, epsilon=epsilon, **DEPLOYMENT)
-    assert aggregation_of(fulcrum.verified_plan(plan)).joint_senders() == tuple(
-        frozenset(regions) for regions in together
-    )
+    for logical, senders in ((True, together), (False, countries)):
+        joint = aggregation_of(fulcrum.verified_plan(plan), logical=logical).joint_senders()
+        assert joint == tuple(map(frozenset, senders))
     assert (outermost_complete_tier(plan) == "federation") is (together == ["abcd"])
     words = [
         text.partition(" that has no sum")[0]

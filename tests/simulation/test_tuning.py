@@ -355,14 +355,3 @@ def test_the_learning_rate_as_planned_is_always_tried(made, monkeypatch):
     )
     assert {one.learning_rate for one in found.tries} == {0.2, 1.0}
     assert found.best.learning_rate == 0.2
-
-
-@pytest.mark.torch
-def test_a_module_of_a_users_own_is_tuned_with_scaled_inputs_and_without_prior():
-    torch = pytest.importorskip("torch")
-    small = torch.nn.Sequential(torch.nn.Linear(16, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
-    own = fulcrum.plan("consortium", rounds=2, epsilon=8.0)
-    found = fulcrum.tune(own, "digits", model=small, **GRID | {"rounds": [2], "input_powers": [1]})
-    tried = {(one.recipe, one.prior, one.input_power) for one in found.tries}
-    assert tried == {(recipe, False, power) for recipe in ("paper", "joint") for power in (0.0, 1.0)}
-    assert found.confirmation.seeds == (0, 1)

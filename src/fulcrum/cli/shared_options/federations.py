@@ -10,9 +10,7 @@ import numpy as np
 from fulcrum.cli.shared_options.options import INPUT, option, several
 from fulcrum.core.topology import Topology
 from fulcrum.errors import listing
-from fulcrum.planning.theory.scheduling import repeats_rounds
 from fulcrum.readers.federation_reader import FederationReading, reading_of
-from fulcrum.readers.schedule_file import with_schedule
 from fulcrum.readers.spreadsheets.column_names import parse_column_options
 from fulcrum.readers.spreadsheets.written_numbers import Thousands
 from fulcrum.views.terminal.screen import working
@@ -51,7 +49,13 @@ ScheduleOption = Annotated[
 
 def add_schedule(federation: Topology, schedule: Path | None) -> Topology:
     """Returns the federation with the rounds of a schedule file, if a file is given."""
-    return federation if schedule is None else with_schedule(federation, schedule)
+    if schedule is None:
+        return federation
+    from fulcrum.readers.schedule_file import (
+        with_schedule,  # loads the figures of plans, which most commands do not need
+    )
+
+    return with_schedule(federation, schedule)
 
 
 def federation_argument(
@@ -100,6 +104,8 @@ def note_on_rounds(federation: Topology) -> list[str]:
 
 def note_on_same_rounds(before: Topology, federation: Topology) -> list[str]:
     """Returns a note, also on stderr, if a replan has the schedule of the plan before, whose rounds are now shifted."""
+    from fulcrum.planning.theory.scheduling import repeats_rounds
+
     if not repeats_rounds(before, federation):
         return []
     note = "the silos have the same rounds as in the plan before, and rounds count from round 1 of the new plan"

@@ -15,9 +15,9 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from scipy.sparse import csr_array, vstack
 
 from fulcrum.arrays import FloatArray, IntArray, read_only
 from fulcrum.checks import Check
@@ -29,7 +29,9 @@ from fulcrum.core.rosters import Rosters
 from fulcrum.core.topology import Topology
 from fulcrum.errors import FederationError, ParameterError, UnreachableTargetError
 from fulcrum.planning.theory.allocation import Requirement
-from fulcrum.planning.theory.schedule_program import Schedule, certified_gap, least_noise_of_schedule
+
+if TYPE_CHECKING:
+    from fulcrum.planning.theory.schedule_program import Schedule
 
 MOST_GAP = 1e-4
 """The largest gap of a certificate: the share of the noise by which the optimum may be smaller."""
@@ -37,7 +39,7 @@ MOST_GAP = 1e-4
 _NEAR_GAP, _FAR_GAP, _NEAR_UP_TO = 1e-9, 5e-5, 100_000  # gaps that the solver reaches, by silos times phases
 _ROUNDING = 1 + 4e-13  # a target is never missed by the rounding of sums
 
-Sums = tuple[Schedule, IntArray]
+Sums: TypeAlias = "tuple[Schedule, IntArray]"
 """The sums of a federation, and by phase and region the number of the sum."""
 
 
@@ -114,6 +116,11 @@ def sums_of(federation: Topology, requirement: Requirement) -> Sums:
 
     Phases in which a region has the same silos share a sum: their noise is equal at the optimum.
     """
+    # Here, and not above: a silo that reads a plan, and most commands, need neither SciPy's matrices nor the solver.
+    from scipy.sparse import csr_array, vstack
+
+    from fulcrum.planning.theory.schedule_program import Schedule
+
     rosters, inner = rosters_of(federation), federation.innermost
     silos, phases = len(federation), len(rosters.present)
     [required] = requirement.multiplier.values()
@@ -153,6 +160,8 @@ def noise_by_phase(federation: Topology, requirement: Requirement, allocation: o
     - by the allocation "optimal" the noise of all rounds is at most the noise of one constant sum for each region, and
       at most the noise of one multiplier for all silos of a region.
     """
+    from fulcrum.planning.theory.schedule_program import least_noise_of_schedule
+
     rosters, mass = rosters_of(federation), mass_by_phase(federation)
     prices = np.zeros(len(federation))
     if allocation == "uniform":
@@ -232,6 +241,8 @@ def certificate_checks(plan: PlanData) -> Iterator[Check]:
     """
     if plan.phase_multiplier is None or plan.prices is None or plan.allocation != "optimal":
         return
+    from fulcrum.planning.theory.schedule_program import certified_gap
+
     schedule, number = sums_of(plan.federation, Requirement(multiplier=dict(plan.required_multiplier)))
     noise = np.zeros(len(schedule.rounds))
     np.maximum.at(noise, number, plan.phase_multiplier**2 * mass_by_phase(plan.federation))

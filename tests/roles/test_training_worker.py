@@ -341,8 +341,12 @@ def test_what_training_itself_says_to_the_silo_is_no_answer_and_fails_no_later_r
     lies = f"{LINES}{rows}; time.sleep(0.3); {end}; time.sleep(0.3)"
     assert "answers no question" in str(world.failure(lies))
     assert world.trainings() == 1
-    world.update(f"{LINES}os.fork() or (os.setsid(), time.sleep(0.5), {end}, os._exit(0))")
-    time.sleep(1.0)  # the child of its own session does not stand still between the rounds
+    late = f"time.sleep(0.5), {end}, Path(__file__).with_name('late').touch(), os._exit(0)"
+    world.update(f"{LINES}os.fork() or (os.setsid(), {late})")
+    deadline = time.monotonic() + 30
+    while not (world.folder / "late").exists():  # the child of its own session does not stand still between the rounds
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert world.trainings() == 1
 
 

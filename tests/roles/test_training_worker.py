@@ -342,7 +342,8 @@ def test_what_training_itself_says_to_the_silo_is_no_answer_and_fails_no_later_r
     assert "answers no question" in str(world.failure(lies))
     assert world.trainings() == 1
     late = f"time.sleep(0.5), {end}, Path(__file__).with_name('late').touch(), os._exit(0)"
-    world.update(f"{LINES}os.fork() or (os.setsid(), {late})")
+    session = "while os.getsid(child) != child: time.sleep(0.01)"  # before that, it would stand still with its parent
+    world.update(f"{LINES}child = os.fork() or (os.setsid(), {late})\n{session}")
     deadline = time.monotonic() + 30
     while not (world.folder / "late").exists():  # the child of its own session does not stand still between the rounds
         assert time.monotonic() < deadline

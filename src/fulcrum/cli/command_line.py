@@ -317,7 +317,7 @@ def _usage_error(error: CycloptsError) -> FulcrumError:
         case MissingArgumentError(keyword=str(keyword)):
             return FulcrumError("cli.value-missing", option=keyword, see=see)
         case MissingArgumentError() if (unknown := _unknown_option(error)) is not None:
-            return FulcrumError("cli.usage", reason=str(unknown))
+            return FulcrumError("cli.usage", reason=_without_quotes(unknown))
         case MissingArgumentError(argument=argument) if argument is not None:
             typed_alone = argument.index is not None and "-o" not in argument.names
             name = argument.name.lstrip("-").upper() if typed_alone else argument.name
@@ -331,7 +331,14 @@ def _usage_error(error: CycloptsError) -> FulcrumError:
             return error.__cause__
         case CoercionError(token=token, target_type=target) if token is not None and get_origin(target) is Literal:
             return _choice_error(token.keyword or "", token.value, get_args(target))
-    return FulcrumError("cli.usage", reason=str(error))
+    return FulcrumError(
+        "cli.usage", reason=_without_quotes(error) if isinstance(error, UnknownOptionError) else str(error)
+    )
+
+
+def _without_quotes(error: UnknownOptionError) -> str:
+    """Returns the words of an unknown option; some versions of Cyclopts quote the options."""
+    return str(error).replace('"', "")
 
 
 def _unknown_option(error: MissingArgumentError) -> UnknownOptionError | None:

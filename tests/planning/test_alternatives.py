@@ -4,8 +4,10 @@ from error_codes import coded
 from fulcrum.errors import ParameterError
 from fulcrum.planning.comparisons.comparison import compare
 from fulcrum.planning.comparisons.variants import LEAST_SAVING, other_weights, plan_with_recipe
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.recipes import RECIPES, Recipe
-from fulcrum.planning.planner import Execution, Past, make_plan, plan
+from fulcrum.planning.planner import make_plan, plan
 from fulcrum.readers.federation import Federation
 
 SEVERE = {"rounds": 10, "epsilon": 0.99}

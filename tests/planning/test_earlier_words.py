@@ -11,7 +11,9 @@ from fulcrum.core.plan.earlier_words import EarlierGuarantee
 from fulcrum.core.plan.guarantee import Guarantee
 from fulcrum.core.plan.plan_reader import federation_in, read_content
 from fulcrum.planning.files.plan_issue import check_signature, new_key, sign_plan
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
+from fulcrum.planning.planner import make_plan
 
 EARLIER = Path(__file__).parent / "earlier_plans"
 

@@ -6,8 +6,9 @@ import fulcrum
 from fulcrum.cli.command_line import run
 from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError
+from fulcrum.planning.inputs.execution import Execution
 from fulcrum.planning.inputs.inside_observer import INSIDE_OBSERVERS, inside_observer
-from fulcrum.planning.planner import Execution, make_plan
+from fulcrum.planning.planner import make_plan
 
 BOTH = pytest.mark.parametrize(("aggregation", "name"), list(INSIDE_OBSERVERS.items()))
 MADE = {"rounds": 10, "delta": 1e-5}

@@ -21,9 +21,11 @@ from fulcrum import (
     verify,
 )
 from fulcrum.planning.content.plan_figures import with_uniform_noise
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import Target
 from fulcrum.planning.plan import check_federation
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.planner import make_plan
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.readers.profiles import profile
 

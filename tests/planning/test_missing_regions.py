@@ -16,7 +16,9 @@ from fulcrum.core.plan.figures import outermost_complete_tier
 from fulcrum.core.plan.plan_file import content_digest
 from fulcrum.core.plan.verification import verify
 from fulcrum.planning.files.exports import export_plan
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
+from fulcrum.planning.planner import make_plan
 
 HOSPITALS = fulcrum.Federation.from_sizes({"north": [1200, 800, 900, 700], "south": [1500]})
 TREE = fulcrum.Federation.from_sizes(

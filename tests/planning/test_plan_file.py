@@ -21,8 +21,10 @@ from fulcrum.core.plan.verification import verify
 from fulcrum.errors import FulcrumError, ParameterError, PlanError, StorageError
 from fulcrum.planning.content.plan_document import epsilon_entry
 from fulcrum.planning.files.plan_from_file import read_plan
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import Target
-from fulcrum.planning.planner import Execution, Past, make_plan, plan
+from fulcrum.planning.planner import make_plan, plan
 from fulcrum.readers.profiles import profile
 
 

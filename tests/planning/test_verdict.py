@@ -5,7 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fulcrum.planning.planner import Execution, Past, make_plan, plan
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
+from fulcrum.planning.planner import make_plan, plan
 from fulcrum.readers.federation import Federation
 from fulcrum.words.verdict import CALM_UP_TO, CAUTION_UP_TO, LEVELS, verdict
 

@@ -17,8 +17,10 @@ from fulcrum.core.plan.verification import verify
 from fulcrum.core.topology import Tier
 from fulcrum.errors import PlanError
 from fulcrum.planning.files.differences import differences
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import Target
-from fulcrum.planning.planner import Execution, Past, make_plan, plan
+from fulcrum.planning.planner import make_plan, plan
 from fulcrum.planning.theory.prior import Coupling
 from fulcrum.readers.federation import Federation
 

@@ -10,7 +10,9 @@ import fulcrum
 from fulcrum.audit.evidence.findings import Audit, Finding
 from fulcrum.audit.replays.canary_game import observer_words
 from fulcrum.core.silo.policy import Policy
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
+from fulcrum.planning.planner import make_plan
 from fulcrum.planning.theory.calibration import epsilon_of
 from fulcrum.planning.theory.observer_power import observer_power
 from fulcrum.views.charts.region_charts import epsilon_chart, region_rows

@@ -13,8 +13,10 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Allowance, Cost, Ledger
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import PlanError, UnreachableTargetError
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import Target
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.planner import make_plan
 from fulcrum.planning.replanning import replan
 from fulcrum.readers.profiles import profile
 from fulcrum.views.charts.plan_charts import information_rows

@@ -16,8 +16,10 @@ from error_codes import coded
 import fulcrum
 from fulcrum.cli import command_line as cli
 from fulcrum.errors import DataError, MissingExtraError
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import Target
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.planner import make_plan
 from fulcrum.readers.profiles import profile
 from fulcrum.rounding import rounded_up
 from fulcrum.views.report.html_report import PRINTED_ROWS, report

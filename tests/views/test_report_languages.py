@@ -11,8 +11,10 @@ import pytest
 
 import fulcrum
 from fulcrum.cli import command_line as cli
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import Target
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.planner import make_plan
 from fulcrum.readers.profiles import profile
 from fulcrum.views.html import render
 from fulcrum.views.report.html_report import first_page_values, report

@@ -19,7 +19,9 @@ from fulcrum.audit.evidence.findings import read_audit
 from fulcrum.audit.replays.canary_game import audit
 from fulcrum.cli import command_line as cli
 from fulcrum.errors import ParameterError
-from fulcrum.planning.planner import Execution, Past, make_plan
+from fulcrum.planning.inputs.execution import Execution
+from fulcrum.planning.inputs.past_releases import Past
+from fulcrum.planning.planner import make_plan
 from fulcrum.planning.theory.leakage import shown_nats
 from fulcrum.planning.theory.prior import lateral_floor
 from fulcrum.server.run_results import unkeyed_digest

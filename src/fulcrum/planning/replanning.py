@@ -33,9 +33,10 @@ from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.topology import Topology
 from fulcrum.errors import LedgerError, PlanError, UnreachableTargetError
 from fulcrum.planning.content.advice import advice_on
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.targets import epsilon_by_tier
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.planner import Past, variant
+from fulcrum.planning.planner import variant
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule
 from fulcrum.readers.federation_reader import read_federation
 from fulcrum.spelling import other_spelling

@@ -15,9 +15,10 @@ from fulcrum.core.topology import SILO
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.content.levers import joint_option
 from fulcrum.planning.content.plan_figures import as_research
+from fulcrum.planning.inputs.past_releases import Past
 from fulcrum.planning.inputs.recipes import RECIPES, Recipe, recipe_for
 from fulcrum.planning.plan import Plan
-from fulcrum.planning.planner import Past, variant
+from fulcrum.planning.planner import variant
 from fulcrum.planning.theory.allocation import ALLOCATIONS
 from fulcrum.rounding import display_epsilon
 

@@ -30,7 +30,7 @@ from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import FulcrumError
 from fulcrum.planning.comparisons.comparison import least_influence
-from fulcrum.planning.content.advice import signal_to_noise
+from fulcrum.planning.content.learning_signal import signal_to_noise
 from fulcrum.planning.planner import draft_plan
 from fulcrum.readers.profiles import RECORDS, profile
 from fulcrum.simulation.data.input_variances import spectrum_of_task

@@ -19,7 +19,7 @@ from _printed import report
 from rich.console import RenderableType
 from scipy.stats import spearmanr
 
-from fulcrum.planning.content.advice import STRONG_SIGNAL, WEAK_SIGNAL
+from fulcrum.planning.content.learning_signal import STRONG_SIGNAL, WEAK_SIGNAL
 from fulcrum.views.terminal.screen import table
 from fulcrum.views.terminal.table_columns import Column
 

@@ -68,9 +68,9 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.planning.comparisons.comparison import Comparison as Comparison
     from fulcrum.planning.comparisons.comparison import Comparisons as Comparisons
     from fulcrum.planning.comparisons.comparison import compare as compare
-    from fulcrum.planning.content.advice import Advice as Advice
     from fulcrum.planning.content.advice import advice_on as advice_on
     from fulcrum.planning.content.plan_document import guarantee_of as guarantee_of
+    from fulcrum.planning.content.plan_facts import Advice as Advice
     from fulcrum.planning.files.differences import Difference as Difference
     from fulcrum.planning.files.differences import differences as differences
     from fulcrum.planning.files.plan_from_file import read_plan as read_plan
@@ -150,7 +150,7 @@ _MODULES = {
     "ACCOUNTANTS": "core.choices",
     "ALLOCATIONS": "planning.theory.allocation",
     "PROFILES": "readers.profiles",
-    "Advice": "planning.content.advice",
+    "Advice": "planning.content.plan_facts",
     "AllocationError": "errors",
     "Allowance": "core.store.ledger_entries",
     "Assumptions": "core.store.ledger_entries",

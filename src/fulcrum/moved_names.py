@@ -23,6 +23,7 @@ UNTIL = "0.3"
 
 _CLIENT, _SERVER = "engines.flower.client_app", "engines.flower.server_app"
 _JOB = "engines.nvflare.plan_job"
+_SIGNAL = "planning.content.learning_signal"
 
 NAMES = {
     "engines.flower.app": {
@@ -43,6 +44,13 @@ NAMES = {
         "KitStorage": "engines.nvflare.server_files",
     },
     "engines.nvflare.recipe": {"LoopbackEnv": _JOB, "PlanRecipe": f"{_JOB}:PlanSubmission"},
+    "planning.advice": {
+        **dict.fromkeys(("advice_on", "advice_on_levers", "advice_on_merges"), "planning.content.advice"),
+        **dict.fromkeys(("LEVELS", "Advice", "information_ceiling"), "planning.content.plan_facts"),
+        **dict.fromkeys(("Merge", "best_merge"), "planning.content.region_merges"),
+        **dict.fromkeys(("STRONG_SIGNAL", "WEAK_SIGNAL", "learnt_at"), _SIGNAL),
+        **dict.fromkeys(("most_parameters", "signal_to_noise"), _SIGNAL),
+    },
 }
 """By old module, and name in it: the new module. A new name follows after a colon."""
 
@@ -62,7 +70,7 @@ FOLDERS = {
     "engines.nvflare.kits": ("console", "nvflare_kits", "nvflare_loopback"),
     "engines.nvflare.site_jobs": ("admission", "job_endings", "job_messages"),
     "planning.comparisons": ("comparison", "variants", "weight_tradeoff"),
-    "planning.content": ("advice", "plan_document", "plan_figures"),
+    "planning.content": ("plan_document", "plan_figures"),
     "planning.inputs": (
         "inside_observer",
         "recipes",

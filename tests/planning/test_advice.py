@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 import fulcrum
 from fulcrum.core.plan.verification import verify
-from fulcrum.planning.content.advice import WEAK_SIGNAL, best_merge, most_parameters, signal_to_noise
+from fulcrum.planning.content.learning_signal import WEAK_SIGNAL, most_parameters, signal_to_noise
+from fulcrum.planning.content.region_merges import best_merge
 from fulcrum.planning.planner import plan
 from fulcrum.planning.theory.prior import Coupling
 from fulcrum.readers.editing import merge_regions

@@ -15,7 +15,8 @@ from fulcrum.core.silo.releasing import release
 from fulcrum.core.store.ledger import Ledger
 from fulcrum.errors import ParameterError, UnreachableTargetError
 from fulcrum.planning.comparisons.variants import other_weights
-from fulcrum.planning.content.advice import advice_on, best_merge
+from fulcrum.planning.content.advice import advice_on
+from fulcrum.planning.content.region_merges import best_merge
 from fulcrum.planning.files.differences import differences
 from fulcrum.planning.files.exports import export_plan
 from fulcrum.planning.files.plan_from_file import read_plan

@@ -5,7 +5,7 @@ import pytest
 import fulcrum
 from fulcrum.planning import planner, replanning
 from fulcrum.planning.comparisons import comparison
-from fulcrum.planning.content import advice, levers, plan_figures
+from fulcrum.planning.content import levers, plan_figures, region_merges
 from fulcrum.planning.inputs import weighted_federation
 from fulcrum.planning.theory import allocation, weights, weights_program
 from fulcrum.views.terminal.plan_tables import show_plan
@@ -15,8 +15,8 @@ SOLVERS = [
     (replanning, "variant"),
     (planner, "allocate"),
     (planner, "choose_weights"),
-    (advice, "allocate"),
-    (advice, "choose_weights"),
+    (region_merges, "allocate"),
+    (region_merges, "choose_weights"),
     (levers, "allocate"),
     (levers, "choose_weights"),
     (comparison, "allocate"),

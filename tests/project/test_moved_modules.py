@@ -32,7 +32,7 @@ USED = {
     ("engines.nvflare.region", "RegionGatherer"): "engines.nvflare.flare_region",
     ("engines.nvflare.server", "PlanAssessor"): "engines.nvflare.flare_server",
     ("engines.nvflare.server", "FederationController"): "engines.nvflare.flare_server",
-    ("planning.advice", "signal_to_noise"): "planning.content.advice",
+    ("planning.advice", "signal_to_noise"): "planning.content.learning_signal",
     ("planning.variants", "other_weights"): "planning.comparisons.variants",
     ("planning.settings", "Settings"): "planning.inputs.settings",
     ("simulation.data.feature_ranges", "FeatureRanges"): "simulation.data.sources.feature_ranges",

@@ -13,7 +13,7 @@ from fulcrum.core.messages.layout import Layout
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.errors import ParameterError, StorageError, UnreachableTargetError
 from fulcrum.planning.comparisons.weight_tradeoff import own_choice, weight_choices
-from fulcrum.planning.content.advice import signal_to_noise
+from fulcrum.planning.content.learning_signal import signal_to_noise
 from fulcrum.planning.files.plan_issue import new_key
 from fulcrum.rules.momentum_rule import BETA, MomentumRule
 from fulcrum.server.coordinator import Coordinator

@@ -11,7 +11,7 @@ from page_client import FILE, HOSPITALS, JSON, SETTINGS, Client
 import fulcrum
 from fulcrum.cli import command_line as cli
 from fulcrum.planning.comparisons.weight_tradeoff import MOST_SILOS_BETWEEN
-from fulcrum.planning.content.advice import best_merge
+from fulcrum.planning.content.region_merges import best_merge
 from fulcrum.readers.federation_json import roster_of
 from fulcrum.readers.federation_reader import read_federation, reading_of_bytes
 from fulcrum.readers.profiles import PROFILES, profile

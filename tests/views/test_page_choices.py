@@ -6,7 +6,7 @@ from browsers import with_even_letters
 from page_browser import REFUSED, after, chosen, drawn, figures, rested, slide
 
 import fulcrum
-from fulcrum.planning.content.advice import best_merge
+from fulcrum.planning.content.region_merges import best_merge
 from fulcrum.readers.federation_reader import reading_of_bytes
 
 pytest.importorskip("uvicorn", reason="the page needs uvicorn")

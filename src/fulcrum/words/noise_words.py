@@ -8,7 +8,8 @@
 import math
 from collections.abc import Iterable
 
-from fulcrum.planning.content.advice import WEAK_SIGNAL, Advice, most_parameters, signal_to_noise
+from fulcrum.planning.content.learning_signal import WEAK_SIGNAL, most_parameters, signal_to_noise
+from fulcrum.planning.content.plan_facts import Advice
 from fulcrum.planning.plan import Plan
 from fulcrum.words.numbers import figure
 from fulcrum.words.recipe_words import proviso

@@ -6,7 +6,7 @@
 [('least-noise', '91.9%'), ('equal', '79.5%'), ('rounds', '50.0%')]
 
 The figures are figures of continuous noise: the lattice of a deployment plan changes no noise budget. No function
-changes a plan. Merges of regions are in `fulcrum.planning.content.advice`.
+changes a plan. Merges of regions are in `fulcrum.planning.content.region_merges`.
 """
 
 from collections.abc import Callable, Iterator

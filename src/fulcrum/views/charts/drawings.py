@@ -9,7 +9,7 @@ import numpy as np
 from fulcrum.core.topology import SILO
 from fulcrum.planning.comparisons.comparison import observer_trade
 from fulcrum.planning.comparisons.weight_tradeoff import equal_weights, own_choice, weight_choices
-from fulcrum.planning.content.advice import information_ceiling
+from fulcrum.planning.content.plan_facts import information_ceiling
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.leakage import shown_nats
 from fulcrum.server.run_results import Results

@@ -14,7 +14,7 @@ import numpy as np
 
 from fulcrum.core.topology import SILO
 from fulcrum.planning.comparisons.comparison import Trade
-from fulcrum.planning.content.advice import LEVELS, information_ceiling
+from fulcrum.planning.content.plan_facts import LEVELS, information_ceiling
 from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.leakage import information_bound, shown_nats
 from fulcrum.views.charts.chart_style import OBSERVERS, ChartRow, Spec, curve_layers, name_layer, spread_axis, tooltip

@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from fulcrum.planning.comparisons.weight_tradeoff import own_choice
-from fulcrum.planning.content.advice import Advice, advice_on, advice_on_levers, advice_on_merges
+from fulcrum.planning.content.advice import advice_on, advice_on_levers, advice_on_merges
+from fulcrum.planning.content.plan_facts import Advice
 from fulcrum.planning.engine_limits import refusals
 from fulcrum.planning.plan import Plan
 from fulcrum.views.html import promise, render

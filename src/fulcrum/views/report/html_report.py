@@ -26,8 +26,9 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.topology import SILO
 from fulcrum.errors import DataError, ParameterError, check_known, in_one_line
 from fulcrum.planning.comparisons.weight_tradeoff import own_choice
-from fulcrum.planning.content.advice import LEVELS, advice_on, information_ceiling
+from fulcrum.planning.content.advice import advice_on
 from fulcrum.planning.content.plan_document import guarantee_of
+from fulcrum.planning.content.plan_facts import LEVELS, information_ceiling
 from fulcrum.planning.files.plan_from_file import with_figures
 from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import Results, read_results, unkeyed_digest

@@ -15,8 +15,10 @@ from fulcrum.checks import Check
 from fulcrum.core.plan.plan_file import to_json
 from fulcrum.core.topology import Topology
 from fulcrum.planning.comparisons.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, UNIT_PERSON, Comparison
-from fulcrum.planning.content.advice import Advice, advice_on, learnt_at, signal_to_noise
+from fulcrum.planning.content.advice import advice_on
+from fulcrum.planning.content.learning_signal import learnt_at, signal_to_noise
 from fulcrum.planning.content.plan_document import guarantee_of
+from fulcrum.planning.content.plan_facts import Advice
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.files.differences import NOISE_ON_SUM
 from fulcrum.planning.files.exports import export_plan

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from fulcrum.core.topology import SILO
 from fulcrum.planning.comparisons.comparison import least_influence
-from fulcrum.planning.content.advice import WEAK_SIGNAL, most_parameters, signal_to_noise
+from fulcrum.planning.content.learning_signal import WEAK_SIGNAL, most_parameters, signal_to_noise
 from fulcrum.planning.plan import Plan
 from fulcrum.rounding import rounded_up
 from fulcrum.words.languages.phrases import Phrases, phrases_of

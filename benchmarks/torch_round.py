@@ -36,7 +36,8 @@ from peers.environments import installed
 from fulcrum.rules.sum_rule import SumRule
 from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
 from fulcrum.simulation.torch.torch_model import torch_model
 

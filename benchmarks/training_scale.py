@@ -14,7 +14,9 @@ from _workloads import clouds
 
 import fulcrum
 from fulcrum.simulation.data.partition import Partition
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.views.terminal.screen import FORMATS, Result, show, table
 from fulcrum.views.terminal.table_columns import Column
 

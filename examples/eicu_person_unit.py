@@ -38,7 +38,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import Neighbours
 from fulcrum.simulation.data.federated_records import FederatedRecords
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task
-from fulcrum.simulation.embedded.batched_engine import GradientTraining, LocalTraining
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining
 from fulcrum.simulation.training_runs import train_variants
 from fulcrum.words.numbers import with_error
 

@@ -37,8 +37,10 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import Neighbours
 from fulcrum.simulation.data.federated_records import FederatedRecords
 from fulcrum.simulation.data.tasks import DATA_VARIABLE
-from fulcrum.simulation.embedded.batched_engine import GradientTraining, Job, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.metrics import tested_silos
+from fulcrum.simulation.embedded.training_settings import GradientTraining
 from fulcrum.simulation.training_runs import partition_of
 from fulcrum.words.numbers import with_error
 

@@ -30,7 +30,7 @@ import torch
 import fulcrum
 from fulcrum.core.store.durable_files import check_writable
 from fulcrum.simulation.data.partition import Partition, coupled_partition
-from fulcrum.simulation.embedded.batched_engine import Job, Variants
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.model_engines import model_of, train_model
 from fulcrum.simulation.training_runs import GRADIENT_RATE
 

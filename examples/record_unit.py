@@ -23,7 +23,7 @@ import fulcrum
 from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import NEIGHBOURS
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import GradientTraining
+from fulcrum.simulation.embedded.training_settings import GradientTraining
 from fulcrum.simulation.training_runs import train_variants
 from fulcrum.words.numbers import with_error
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Job
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
 from fulcrum.simulation.embedded.label_conflict import conflicting_task, largest_region
 from fulcrum.simulation.embedded.regional_metrics import class_mixes
 

@@ -36,7 +36,9 @@ from fulcrum.readers.profiles import RECORDS, profile
 from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, Task, load_task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job, Variants
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.training_runs import LEARNING_RATE, worst_region_of
 

@@ -20,6 +20,8 @@ from fulcrum.core.store.durable_files import write_whole
 
 _ENGINE = (
     "embedded.batched_engine",
+    "embedded.federation_jobs",
+    "embedded.training_settings",
     "embedded.models",
     "embedded.server_variants",
     "data.partition",

@@ -26,7 +26,7 @@ from fulcrum.planning.planner import draft_plan
 from fulcrum.simulation.data.input_scaling import scale_inputs
 from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import LEARNING_RATE, train_variants
 from fulcrum.simulation.tuning import Tuned
 from fulcrum.views.terminal.screen import table

@@ -126,9 +126,9 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.data.tasks import Task as Task
     from fulcrum.simulation.data.tasks import load_task as load_task
     from fulcrum.simulation.data.tcga_brca import read_tcga_brca as read_tcga_brca
-    from fulcrum.simulation.embedded.batched_engine import GradientTraining as GradientTraining
-    from fulcrum.simulation.embedded.batched_engine import LocalTraining as LocalTraining
     from fulcrum.simulation.embedded.models import Model as Model
+    from fulcrum.simulation.embedded.training_settings import GradientTraining as GradientTraining
+    from fulcrum.simulation.embedded.training_settings import LocalTraining as LocalTraining
     from fulcrum.simulation.torch.torch_engine import TorchDevice as TorchDevice
     from fulcrum.simulation.torch.torch_model import TorchModel as TorchModel
     from fulcrum.simulation.torch.torch_model import torch_model as torch_model
@@ -174,13 +174,13 @@ _MODULES = {
     "FileInUseError": "errors",
     "ForeignPlanError": "errors",
     "FulcrumError": "errors",
-    "GradientTraining": "simulation.embedded.batched_engine",
+    "GradientTraining": "simulation.embedded.training_settings",
     "Guarantee": "core.plan.guarantee",
     "Layout": "core.messages.layout",
     "Ledger": "core.store.ledger",
     "LedgerError": "errors",
     "LedgerInUseError": "errors",
-    "LocalTraining": "simulation.embedded.batched_engine",
+    "LocalTraining": "simulation.embedded.training_settings",
     "MaskedRound": "aggregation.masked_round",
     "MaskedSilo": "core.silo.masked_release",
     "MissingExtraError": "errors",

@@ -24,7 +24,7 @@ from fulcrum.planning.comparisons.comparison import least_influence
 from fulcrum.planning.content.plan_figures import with_noise, with_uniform_noise
 from fulcrum.planning.theory.prior import lateral_floor
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.views.terminal.audit_tables import reasons_of
 
 TRAINING = LocalTraining(learning_rate=0.3)

@@ -21,7 +21,7 @@ from fulcrum.audit.replays.played_observers import stages_of
 from fulcrum.core.masking import masks
 from fulcrum.core.masking import member_protocol as masking_silo
 from fulcrum.core.noise.noise_sources import SecureNoise
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.views.terminal.audit_tables import observer_of
 
 SIZES = {"north": [100] * 4, "south": [200, 150, 120, 90]}

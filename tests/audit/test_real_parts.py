@@ -21,6 +21,7 @@ from fulcrum.core.noise import mechanism
 from fulcrum.core.noise.noise_sources import SecureNoise
 from fulcrum.errors import DataError
 from fulcrum.simulation.embedded import batched_engine as engine
+from fulcrum.simulation.embedded.federation_jobs import Variants
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.training_runs import save_run, train
 
@@ -142,7 +143,7 @@ def test_a_fault_in_the_engines_noise_is_found_in_every_region(monkeypatch, chan
 
 def test_an_engine_that_does_not_clip_is_found(monkeypatch):
     plan = made()
-    open_ended = dataclasses.replace(engine.Variants.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
+    open_ended = dataclasses.replace(Variants.from_plans([plan]), clip_norm=np.array([plan.clip_norm]))
     clipped = mechanism.clip_factor
     used = []
 

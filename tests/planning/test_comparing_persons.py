@@ -9,7 +9,7 @@ import fulcrum
 from fulcrum.planning.comparisons.comparison import EACH_SILO, NO_PRIVACY, ONE_GROUP, compare_plans
 from fulcrum.readers.profiles import profile
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import GradientTraining
+from fulcrum.simulation.embedded.training_settings import GradientTraining
 
 TARGET = {"rounds": 10, "epsilon": 1.0, "unit": "person", "parameters": 66}
 

@@ -17,7 +17,7 @@ import fulcrum
 from fulcrum.simulation import halving, tuning
 from fulcrum.simulation.data.partition import target_shares
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 
 PAPER = Path(__file__).parents[2] / "paper"
 

@@ -9,8 +9,8 @@ from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.datasets import dataset_task, read_data
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import Task, load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import SoftmaxHead
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=20, batch=16)
 

@@ -12,8 +12,10 @@ from fulcrum.simulation.data import partition
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import Task, load_task
 from fulcrum.simulation.embedded import batched_engine as engine
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks, train_jobs
+from fulcrum.simulation.embedded.batched_engine import batch_picks, train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.models import SoftmaxHead
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.reference_engine import train_slowly
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=4, batch=16)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 import fulcrum
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import train
 
 INPUTS, HIDDEN, CLASSES = 32, 400, 10

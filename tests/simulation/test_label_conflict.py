@@ -9,8 +9,10 @@ from error_codes import coded
 import fulcrum
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.data.tasks import Task, load_task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.label_conflict import accuracy_in_conflict, check_conflict, conflicting_task
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import partition_of
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")

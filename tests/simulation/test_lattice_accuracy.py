@@ -10,15 +10,10 @@ from fulcrum.core.noise.mechanism import clip_factor
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import (
-    Job,
-    LocalTraining,
-    Variants,
-    accuracy_of,
-    batch_picks,
-    block_noise,
-)
+from fulcrum.simulation.embedded.batched_engine import accuracy_of, batch_picks, block_noise
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 
 TRAINING = LocalTraining(learning_rate=0.3)
 

@@ -10,7 +10,8 @@ import fulcrum
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.data.partition import declared_partition
 from fulcrum.simulation.data.tasks import METRIC_NAMES, load_task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.metrics import (
     METRICS,
     NAMED_METRICS,
@@ -22,6 +23,7 @@ from fulcrum.simulation.embedded.metrics import (
     name_of,
 )
 from fulcrum.simulation.embedded.models import SoftmaxHead
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.training_runs import train, worst_region_of
 from fulcrum.simulation.trials import compare_trained

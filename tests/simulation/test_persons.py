@@ -13,9 +13,11 @@ from fulcrum.simulation.data.partition import Partition, coupled_partition, decl
 from fulcrum.simulation.data.person_groups import group_persons, silos_per_person
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded import person_sums
-from fulcrum.simulation.embedded.batched_engine import GradientTraining, Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.person_sums import clipped_sums
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.training_runs import notes_on, partition_of, sized_by_data
 

@@ -7,8 +7,8 @@ from error_codes import coded
 import fulcrum
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import train
 
 TRAINING = LocalTraining(learning_rate=0.3, steps=3, batch=8)

@@ -4,9 +4,11 @@ import pytest
 import fulcrum
 from fulcrum.simulation.data.partition import Partition, coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, recall_of, train_jobs
+from fulcrum.simulation.embedded.batched_engine import recall_of, train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.training_runs import worst_region_of
 

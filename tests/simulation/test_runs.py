@@ -9,7 +9,8 @@ import fulcrum
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Job, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.training_runs import save_run, seeds_of, train
 from fulcrum.simulation.trials import compare_trained
 

@@ -8,7 +8,7 @@ import pytest
 
 import fulcrum
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch import torch_engine
 from fulcrum.simulation.torch.torch_model import torch_model
 

@@ -14,7 +14,9 @@ from fulcrum.core.noise import mechanism
 from fulcrum.errors import DivergedUpdateError, ParameterError
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch import torch_engine

@@ -8,7 +8,7 @@ from error_codes import coded
 import fulcrum
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch.torch_model import load_torch_model, torch_model
 from fulcrum.simulation.trials import compare_trained
 

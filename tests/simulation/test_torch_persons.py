@@ -14,7 +14,8 @@ from fulcrum.core.training.training_module import TrainingModule
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation.data.partition import declared_partition
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import GradientTraining, Job, LocalTraining, Variants
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining
 from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch import torch_layers, torch_persons

@@ -7,7 +7,8 @@ import pytest
 import fulcrum
 from fulcrum.simulation.data.partition import coupled_partition
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch import torch_engine
 from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
 from fulcrum.simulation.torch.torch_model import torch_model

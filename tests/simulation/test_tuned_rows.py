@@ -9,7 +9,7 @@ from fulcrum.cli.command_line import run
 from fulcrum.errors import DataError, ParameterError
 from fulcrum.simulation import halving
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.tuned_rows import compare_settings
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")

@@ -12,7 +12,7 @@ from fulcrum.simulation import halving, tuning
 from fulcrum.simulation.data.input_scaling import read_inputs, scale_inputs
 from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.tasks import load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import TrainedVariants
 
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")

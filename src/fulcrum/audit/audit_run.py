@@ -37,7 +37,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.scheduling import check_one_roster
 from fulcrum.simulation.data.person_groups import check_task_fits
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 
 MOST_ENGINE_SILOS = 20_000
 """The largest federation for which the audit runs the embedded engine to test the noise."""

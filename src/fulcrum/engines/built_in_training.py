@@ -19,9 +19,11 @@ from fulcrum.planning.files.plan_from_file import plan_of
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.person_groups import check_task_fits, groups_of
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks
+from fulcrum.simulation.embedded.batched_engine import batch_picks
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.metrics import measure_with_error
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import GRADIENT_RATE, LEARNING_RATE, partition_of
 
 SOFTMAX_HEAD = "head"

@@ -22,7 +22,7 @@ import numpy as np
 from fulcrum.arrays import FloatArray
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import TrainedVariants, train_variants
 
 KEPT_SHARE = 3

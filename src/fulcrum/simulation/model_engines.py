@@ -9,15 +9,11 @@ from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.data.person_groups import check_task_fits
 from fulcrum.simulation.data.tasks import METRIC_NAMES, Task
-from fulcrum.simulation.embedded.batched_engine import (
-    FederationRun,
-    Job,
-    LocalTraining,
-    check_training_fits,
-    train_jobs,
-)
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
 from fulcrum.simulation.embedded.metrics import NAMED_METRICS, name_of
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
+from fulcrum.simulation.embedded.training_settings import LocalTraining, check_training_fits
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
 from fulcrum.simulation.torch.torch_model import TorchModel, torch_model, use_default_modes, use_one_thread, use_seed

@@ -15,19 +15,10 @@ from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError
 from fulcrum.simulation.data.person_groups import PersonGroups, check_task_fits, groups_of
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import (
-    FederationRun,
-    GradientTraining,
-    Job,
-    LocalTraining,
-    Variants,
-    aggregator_noise,
-    batch_picks,
-    block_noise,
-    check_training_fits,
-    server_rate,
-)
+from fulcrum.simulation.embedded.batched_engine import aggregator_noise, batch_picks, block_noise, server_rate
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job, Variants
 from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining, check_training_fits
 from fulcrum.simulation.torch.model_rounds import run_rounds
 
 

@@ -28,8 +28,10 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.planner import plan
 from fulcrum.simulation.data.federated_records import FederatedRecords
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import GradientTraining, Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.metrics import measure, measure_by_region, measure_by_silo, tested_silos
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining
 from fulcrum.simulation.local_models import local_scores
 from fulcrum.simulation.model_engines import parameters_of
 from fulcrum.simulation.training_runs import partition_of, standard_error

@@ -30,18 +30,12 @@ from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.partition import Partition, check_silos_known, coupled_partition, declared_partition
 from fulcrum.simulation.data.person_groups import check_task_fits, groups_of, silos_per_person
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import (
-    FederationRun,
-    GradientTraining,
-    Job,
-    LocalTraining,
-    Variants,
-    check_training_fits,
-)
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job, Variants
 from fulcrum.simulation.embedded.label_conflict import accuracy_in_conflict, check_conflict, conflicting_task
 from fulcrum.simulation.embedded.metrics import tested_silos
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining, check_training_fits
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of, train_model
 from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel

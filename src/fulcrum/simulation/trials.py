@@ -41,8 +41,8 @@ from fulcrum.server.run_results import run_folder
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of
 from fulcrum.simulation.torch.torch_engine import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel

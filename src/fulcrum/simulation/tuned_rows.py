@@ -24,7 +24,7 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.allocation import ALLOCATIONS, AllocationRule
 from fulcrum.simulation.data.datasets import read_data
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.halving import halve, train_in_groups
 from fulcrum.simulation.model_engines import metric_of, parameters_of
 from fulcrum.simulation.torch.torch_engine import TorchDevice

@@ -35,8 +35,8 @@ from fulcrum.simulation.data.input_scaling import ScaledInputs, scale_inputs, sc
 from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.real_federations import is_real_federation
 from fulcrum.simulation.data.tasks import BUILT_IN, Task, load_task
-from fulcrum.simulation.embedded.batched_engine import LocalTraining
 from fulcrum.simulation.embedded.models import Model
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.halving import Halving, halve, train_in_groups
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of
 from fulcrum.simulation.torch.torch_engine import TorchDevice

@@ -23,17 +23,11 @@ from fulcrum.planning.plan import Plan
 from fulcrum.regular_files import regular_file
 from fulcrum.simulation.data.person_groups import groups_of
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import (
-    GradientTraining,
-    Job,
-    LocalTraining,
-    Variants,
-    block_sums,
-    server_rate,
-    train_jobs,
-)
+from fulcrum.simulation.embedded.batched_engine import block_sums, server_rate, train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining
 from fulcrum.simulation.training_runs import partition_of
 
 

@@ -31,7 +31,9 @@ from fulcrum.planning.plan import Plan
 from fulcrum.planning.theory.prior import lateral_floor, prior_entropy
 from fulcrum.simulation.data.partition import partition_by_share
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, train_jobs
+from fulcrum.simulation.embedded.batched_engine import train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 
 COUPLING = 20.0
 """The coupling of the paper's prior, for a plan that declares none."""

@@ -28,9 +28,11 @@ from fulcrum.core.topology import SILO
 from fulcrum.planning.content.plan_figures import as_research
 from fulcrum.planning.plan import Plan
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, Variants, batch_picks, train_jobs
+from fulcrum.simulation.embedded.batched_engine import batch_picks, train_jobs
+from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.server_variants import Servers
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.training_runs import partition_of
 
 MOST_SILOS = 8

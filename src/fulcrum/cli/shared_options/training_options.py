@@ -14,7 +14,7 @@ from fulcrum.errors import listing
 from fulcrum.planning.plan import Plan
 from fulcrum.server.run_results import RoundResult
 from fulcrum.simulation.data.tasks import BUILT_IN
-from fulcrum.simulation.embedded.batched_engine import GradientTraining, LocalTraining, check_training_fits
+from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining, check_training_fits
 from fulcrum.simulation.training_runs import GRADIENT_RATE, LEARNING_RATE
 from fulcrum.views.tracking import run_description, tracking
 

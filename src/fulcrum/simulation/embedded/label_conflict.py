@@ -16,7 +16,8 @@ import numpy as np
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import ParameterError
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, right_answers
+from fulcrum.simulation.embedded.batched_engine import right_answers
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
 from fulcrum.simulation.embedded.models import SoftmaxHead, with_bias
 from fulcrum.simulation.embedded.regional_metrics import class_mixes
 

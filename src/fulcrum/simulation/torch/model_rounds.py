@@ -6,7 +6,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Variants
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Variants
 from fulcrum.simulation.embedded.metrics import measure, measure_by_region, measure_by_silo
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.server_variants import Servers

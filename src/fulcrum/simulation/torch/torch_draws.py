@@ -7,7 +7,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
-from fulcrum.simulation.embedded.batched_engine import Job, LocalTraining, batch_picks, block_noise
+from fulcrum.simulation.embedded.batched_engine import batch_picks, block_noise
+from fulcrum.simulation.embedded.federation_jobs import Job
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch.tensor_draws import TensorDraws
 from fulcrum.simulation.torch.torch_model import TorchModel, require_torch
 

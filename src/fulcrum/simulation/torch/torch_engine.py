@@ -24,7 +24,9 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
 from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError, check_known, in_one_line
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import FederationRun, Job, LocalTraining, aggregator_noise, in_order
+from fulcrum.simulation.embedded.batched_engine import aggregator_noise, in_order
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
+from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch.model_rounds import run_rounds
 from fulcrum.simulation.torch.torch_draws import DRAWS, draws_of
 from fulcrum.simulation.torch.torch_model import (

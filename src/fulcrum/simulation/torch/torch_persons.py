@@ -23,14 +23,9 @@ from fulcrum.core.training.torch_gradients import check_records_apart, map_gradi
 from fulcrum.errors import ParameterError, in_one_line
 from fulcrum.simulation.data.person_groups import groups_of
 from fulcrum.simulation.data.tasks import Task
-from fulcrum.simulation.embedded.batched_engine import (
-    FederationRun,
-    Job,
-    LocalTraining,
-    aggregator_noise,
-    check_training_fits,
-    server_rate,
-)
+from fulcrum.simulation.embedded.batched_engine import aggregator_noise, server_rate
+from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
+from fulcrum.simulation.embedded.training_settings import LocalTraining, check_training_fits
 from fulcrum.simulation.torch.model_rounds import run_rounds
 from fulcrum.simulation.torch.torch_engine import (
     NotBatchedError,

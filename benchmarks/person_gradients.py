@@ -38,7 +38,7 @@ from fulcrum.simulation.data.partition import Partition
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.training_settings import GradientTraining
-from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.torch.torch_model import torch_model
 from fulcrum.simulation.torch.torch_persons import train_by_person
 

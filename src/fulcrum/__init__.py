@@ -129,7 +129,7 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.embedded.models import Model as Model
     from fulcrum.simulation.embedded.training_settings import GradientTraining as GradientTraining
     from fulcrum.simulation.embedded.training_settings import LocalTraining as LocalTraining
-    from fulcrum.simulation.torch.torch_engine import TorchDevice as TorchDevice
+    from fulcrum.simulation.torch.torch_device import TorchDevice as TorchDevice
     from fulcrum.simulation.torch.torch_model import TorchModel as TorchModel
     from fulcrum.simulation.torch.torch_model import torch_model as torch_model
     from fulcrum.simulation.training_runs import TrainingRun as TrainingRun
@@ -221,7 +221,7 @@ _MODULES = {
     "Task": "simulation.data.tasks",
     "Tier": "core.topology",
     "Topology": "core.topology",
-    "TorchDevice": "simulation.torch.torch_engine",
+    "TorchDevice": "simulation.torch.torch_device",
     "TorchGradients": "core.training.torch_gradients",
     "TorchModel": "simulation.torch.torch_model",
     "TrainedComparison": "simulation.trials",

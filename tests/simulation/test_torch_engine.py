@@ -20,9 +20,11 @@ from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch import torch_engine
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.torch.torch_draws import SharedDraws
-from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
-from fulcrum.simulation.torch.torch_model import torch_model, use_one_thread
+from fulcrum.simulation.torch.torch_engine import train_on_tensors
+from fulcrum.simulation.torch.torch_model import torch_model
+from fulcrum.simulation.torch.torch_state import use_one_thread
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

@@ -19,10 +19,11 @@ from fulcrum.simulation.embedded.training_settings import GradientTraining, Loca
 from fulcrum.simulation.model_engines import train_model
 from fulcrum.simulation.reference_engine import train_slowly
 from fulcrum.simulation.torch import torch_layers, torch_persons
-from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.torch.torch_layers import UnknownLayerError, gradients_by_layers
-from fulcrum.simulation.torch.torch_model import torch_model, use_one_thread
+from fulcrum.simulation.torch.torch_model import torch_model
 from fulcrum.simulation.torch.torch_persons import train_by_person
+from fulcrum.simulation.torch.torch_state import use_one_thread
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch

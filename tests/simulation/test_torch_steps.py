@@ -10,7 +10,8 @@ from fulcrum.simulation.data.tasks import load_task
 from fulcrum.simulation.embedded.federation_jobs import Job, Variants
 from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch import torch_engine
-from fulcrum.simulation.torch.torch_engine import TorchDevice, train_on_tensors
+from fulcrum.simulation.torch.torch_device import TorchDevice
+from fulcrum.simulation.torch.torch_engine import train_on_tensors
 from fulcrum.simulation.torch.torch_model import torch_model
 
 torch = pytest.importorskip("torch")

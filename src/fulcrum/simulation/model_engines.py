@@ -15,9 +15,11 @@ from fulcrum.simulation.embedded.metrics import NAMED_METRICS, name_of
 from fulcrum.simulation.embedded.models import Model, SoftmaxHead
 from fulcrum.simulation.embedded.training_settings import LocalTraining, check_training_fits
 from fulcrum.simulation.reference_engine import train_slowly
-from fulcrum.simulation.torch.torch_engine import NotBatchedError, TorchDevice, train_on_tensors
-from fulcrum.simulation.torch.torch_model import TorchModel, torch_model, use_default_modes, use_one_thread, use_seed
+from fulcrum.simulation.torch.torch_device import TorchDevice
+from fulcrum.simulation.torch.torch_engine import NotBatchedError, train_on_tensors
+from fulcrum.simulation.torch.torch_model import TorchModel, torch_model
 from fulcrum.simulation.torch.torch_persons import train_by_person
+from fulcrum.simulation.torch.torch_state import use_default_modes, use_one_thread, use_seed
 
 
 def model_of(model: Any) -> Model | TorchModel | None:

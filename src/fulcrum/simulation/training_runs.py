@@ -37,7 +37,7 @@ from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.regional_metrics import class_mixes, worst_region_accuracy
 from fulcrum.simulation.embedded.training_settings import GradientTraining, LocalTraining, check_training_fits
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of, train_model
-from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.version import package_version
 

@@ -44,7 +44,7 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of
-from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.training_runs import (
     default_training,

@@ -27,7 +27,7 @@ from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.halving import halve, train_in_groups
 from fulcrum.simulation.model_engines import metric_of, parameters_of
-from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.training_runs import TrainedVariants, default_training, seeds_of, with_metric
 from fulcrum.simulation.trials import RowsOnTask, TrainedComparison, rows_on_task, trained_row
 from fulcrum.simulation.tuning import FIRST_CHOOSING_SEED, check_seeds_apart, learning_rates_of

@@ -39,7 +39,7 @@ from fulcrum.simulation.embedded.models import Model
 from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.halving import Halving, halve, train_in_groups
 from fulcrum.simulation.model_engines import metric_of, model_of, parameters_of
-from fulcrum.simulation.torch.torch_engine import TorchDevice
+from fulcrum.simulation.torch.torch_device import TorchDevice
 from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.training_runs import (
     GRADIENT_RATE,

@@ -11,7 +11,8 @@ from fulcrum.simulation.embedded.batched_engine import batch_picks, block_noise
 from fulcrum.simulation.embedded.federation_jobs import Job
 from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch.tensor_draws import TensorDraws
-from fulcrum.simulation.torch.torch_model import TorchModel, require_torch
+from fulcrum.simulation.torch.torch_model import TorchModel
+from fulcrum.simulation.torch.torch_state import require_torch
 
 DRAWS = ("shared", "device")
 """Kinds of draws: shared with the NumPy engines, or made on the device."""

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,21 +21,16 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.noise.noise_sources import SILOS_A_BLOCK
-from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError, check_known, in_one_line
+from fulcrum.errors import DivergedUpdateError, FulcrumError, ParameterError, in_one_line
 from fulcrum.simulation.data.tasks import Task
 from fulcrum.simulation.embedded.batched_engine import aggregator_noise, in_order
 from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
 from fulcrum.simulation.embedded.training_settings import LocalTraining
 from fulcrum.simulation.torch.model_rounds import run_rounds
-from fulcrum.simulation.torch.torch_draws import DRAWS, draws_of
-from fulcrum.simulation.torch.torch_model import (
-    Tensors,
-    TorchModel,
-    require_torch,
-    use_default_modes,
-    use_one_thread,
-    use_seed,
-)
+from fulcrum.simulation.torch.torch_device import TorchDevice, is_out_of_memory, too_large
+from fulcrum.simulation.torch.torch_draws import draws_of
+from fulcrum.simulation.torch.torch_model import TorchModel
+from fulcrum.simulation.torch.torch_state import Tensors, require_torch, use_default_modes, use_one_thread, use_seed
 from fulcrum.simulation.torch.torch_steps import SiloSteps, rows
 
 # Memory for a chunk: a share of a GPU's free memory, at most so many bytes; on the processor about a cache.
@@ -53,52 +47,6 @@ _WORTH_RECORDING = 500  # steps of chunks; recording pays earlier for convolutio
 
 class NotBatchedError(FulcrumError):
     """A module that `torch.func` cannot map over silos; the slow engine can run the module."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchDevice:
-    """The device for training, and the source of batches and noise.
-
-    Attributes:
-        name: Name in torch's words, such as "cpu", "cuda" or "cuda:1".
-        draws: A name of `DRAWS`; None for draws shared with the NumPy engines on the processor, and the device's own
-            draws on a GPU.
-        chunk: Largest number of silos at a time; as many as fit by default.
-    """
-
-    name: str = "cpu"
-    draws: str | None = None
-    chunk: int | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        """Answers the former name of a property, with a warning."""
-        if name != "drawn":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        message = "TorchDevice.drawn goes with version 0.3. Use draws_kind"
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return self.draws_kind
-
-    @property
-    def draws_kind(self) -> str:
-        """The source of batches and noise, a name of `DRAWS`."""
-        return self.draws or ("shared" if self.kind == "cpu" else "device")
-
-    @property
-    def kind(self) -> str:
-        """The name without a number."""
-        return self.name.partition(":")[0]
-
-    def check(self) -> None:
-        """Raises `ParameterError` for a missing device."""
-        torch = require_torch()
-        check_known("draws", self.draws_kind, DRAWS)
-        if self.chunk is not None and self.chunk < 1:
-            raise ParameterError("number.whole-range", name="chunk", least=1, value=self.chunk)
-        try:
-            torch.zeros((), device=self.name).item()
-        except (RuntimeError, AssertionError, ImportError) as error:
-            reason = in_one_line(str(error).partition("\n")[0]).partition(". ")[0]
-            raise ParameterError("training.device-missing", device=self.name, reason=reason) from None
 
 
 def train_on_tensors(
@@ -499,18 +447,6 @@ def _leaves(start: Tensors, silos: int) -> Tensors:
     return {
         name: part.expand(silos, *part.shape).clone().flatten(0, 1).requires_grad_() for name, part in start.items()
     }
-
-
-def too_large(what: str, device: str, error: Exception) -> ParameterError:
-    """Returns the error for a load, named by `what`, that does not fit into the memory of a device."""
-    reason = in_one_line(str(error).partition("\n")[0]).rstrip(". ")
-    return ParameterError("training.memory-exceeded", load=what, device=device, reason=reason)
-
-
-def is_out_of_memory(torch: Any, error: Exception) -> bool:
-    """Returns true for an error of missing memory, on a GPU or on the processor."""
-    allocation_failed = isinstance(error, RuntimeError) and "allocate memory" in str(error)
-    return allocation_failed or isinstance(error, (torch.OutOfMemoryError, MemoryError))
 
 
 def _place_in_user_code(error: Exception) -> str:

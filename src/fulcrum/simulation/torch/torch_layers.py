@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from fulcrum.simulation.torch.torch_model import Tensors, require_torch
+from fulcrum.simulation.torch.torch_state import Tensors, require_torch
 
 _PATCHES_AT_ONCE = 1 << 18  # numbers, 1 MiB in single precision: about the cache of a processor core
 _FEW_FILTERS = 16  # with fewer columns a product is up to twice as fast if places are innermost in memory

@@ -27,21 +27,11 @@ from fulcrum.simulation.embedded.batched_engine import aggregator_noise, server_
 from fulcrum.simulation.embedded.federation_jobs import FederationRun, Job
 from fulcrum.simulation.embedded.training_settings import LocalTraining, check_training_fits
 from fulcrum.simulation.torch.model_rounds import run_rounds
-from fulcrum.simulation.torch.torch_engine import (
-    NotBatchedError,
-    TensorSilos,
-    TorchDevice,
-    is_out_of_memory,
-    too_large,
-)
+from fulcrum.simulation.torch.torch_device import TorchDevice, is_out_of_memory, too_large
+from fulcrum.simulation.torch.torch_engine import NotBatchedError, TensorSilos
 from fulcrum.simulation.torch.torch_layers import RecordGradients, gradients_by_layers
-from fulcrum.simulation.torch.torch_model import (
-    Tensors,
-    TorchModel,
-    require_torch,
-    use_default_modes,
-    use_one_thread,
-)
+from fulcrum.simulation.torch.torch_model import TorchModel
+from fulcrum.simulation.torch.torch_state import Tensors, require_torch, use_default_modes, use_one_thread
 from fulcrum.simulation.torch.torch_steps import SiloSteps, python_state, random_state, same_state
 
 # Of a chunk: fewer records pay more for each call, more records leave the cache.

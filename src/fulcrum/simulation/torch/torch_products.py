@@ -17,7 +17,7 @@ from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-from fulcrum.simulation.torch.torch_model import require_torch
+from fulcrum.simulation.torch.torch_state import require_torch
 
 _PLACES_AT_ONCE = 9
 

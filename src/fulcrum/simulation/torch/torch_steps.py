@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.simulation.torch.torch_model import Tensors, TorchModel, require_torch, use_seed
+from fulcrum.simulation.torch.torch_model import TorchModel
 from fulcrum.simulation.torch.torch_products import layers_by_products
+from fulcrum.simulation.torch.torch_state import Tensors, require_torch, use_seed
 
 _RUNS_UNTIL_SETTLED = 3  # torch observes the first runs of a recording to prepare later runs
 

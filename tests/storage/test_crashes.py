@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import itertools
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from error_codes import coded
 from journaled_files import PLAN, Book, Watched, commits, journal_of, opens_with, put, recording, refused, state
 
-from fulcrum.core.store import recovery
+from fulcrum.core.store import recovery, sqlite_connection
 from fulcrum.core.store.commit_mark import CommitMark
 from fulcrum.core.store.ledger_checks import verify_ledger
 from fulcrum.core.store.ledger_reading import read_ledger
@@ -193,3 +194,79 @@ def test_a_journal_of_zeros_is_synced_before_the_file_is_marked_as_whole(kind, t
     monkeypatch.setattr(CommitMark, "write", write)
     kind.open(path, create=False).close()
     assert events.index("journal") < events.index("whole")
+
+
+def steps_of_a_repair(monkeypatch, strike):
+    """Lets `strike` see every step of a repair: statements, marks and syncs, before and after each."""
+    for place, name in (
+        (sqlite_connection.BoundedConnection, "execute"),
+        (CommitMark, "write"),
+        (CommitMark, "arm"),
+        (recovery, "sync_file"),
+        (recovery, "sync_folder"),
+    ):
+        real = getattr(place, name)
+
+        def struck(*arguments, real=real, **options):
+            strike()
+            result = real(*arguments, **options)
+            strike()
+            return result
+
+        monkeypatch.setattr(place, name, struck)
+
+
+@unix
+@pytest.mark.parametrize("strike", [OSError, KeyboardInterrupt])
+def test_a_repair_that_fails_at_any_step_is_repeated_by_the_next_opening(kind, tmp_path, strike):
+    """SQLite deletes the journal of a failed repair: without a second name the file would be refused for good."""
+    path = tmp_path / kind.name
+    subprocess.run(recording(kind, path, 2, end="in a commit"), capture_output=True)
+    saved, failures = state(path), 0
+    for step in itertools.count():
+        put(path, saved)
+        with pytest.MonkeyPatch.context() as patch:
+            steps = itertools.count()
+
+            def at_step(steps=steps, step=step):
+                if next(steps) == step:
+                    raise strike(5, "Input/output error")  # a new object: a traceback would keep the connection
+
+            steps_of_a_repair(patch, at_step)
+            try:
+                kind.open(path, create=False).close()
+            except (KeyboardInterrupt, kind.error):
+                failures += 1
+        gc.collect()  # the traceback of an error may hold a statement, and the statement SQLite's lock
+        opens_with(kind, path, 2)
+        assert not recovery.kept_journal_of(path).exists()
+        if next(steps) <= step:  # the opening ended before this step
+            break
+    assert failures > 20
+
+
+@unix
+def test_a_repair_that_is_killed_after_the_journal_is_gone_is_repeated(kind, tmp_path):
+    path = tmp_path / kind.name
+    subprocess.run(recording(kind, path, 2, end="in a commit"), capture_output=True)
+    saved, kept = state(path), recovery.kept_journal_of(path)
+    journal_of(path).rename(kept)
+    if isinstance(kind, Book):
+        with read_ledger(path) as ledger:
+            assert ledger.sequence == 2
+        put(path, saved)
+        journal_of(path).rename(kept)
+    opens_with(kind, path, 2)
+    assert not kept.exists()
+
+
+@unix
+def test_a_journal_with_a_torn_header_is_played_back(kind, tmp_path):
+    path = tmp_path / kind.name
+    subprocess.run(recording(kind, path, 2, end="in a commit"), capture_output=True)
+    file, journal = state(path)
+    for torn in (1, 8, 12, 20):  # a header of zeros alone says that the commit was finished
+        put(path, (file, bytes(torn) + journal[torn:]))
+        opens_with(kind, path, 2)
+        put(path, (file, journal[:torn] + bytes(28 - torn) + journal[28:]))
+        opens_with(kind, path, 2)

@@ -146,8 +146,13 @@ class CommitMark:
                 return Journal.LOST
         if not any(header):
             return Journal.UNNEEDED  # the commit was finished, or taken back
-        usable = header[: len(_MAGIC)] == _MAGIC or not any(header[:_COUNT_END])
-        return Journal.NEEDED if usable and header[_COUNT_END:] == self.header else Journal.LOST
+        # A crash may tear the writing, or the zeroing, of the header. The digest has identified the journal.
+        full = _MAGIC + header[len(_MAGIC) : _COUNT_END] + self.header
+        return (
+            Journal.NEEDED
+            if all(byte in (0, whole) for byte, whole in zip(header, full, strict=True))
+            else Journal.LOST
+        )
 
     def arm(self, journal: Path) -> None:
         """Prepares a journal that `judge` calls needed: SQLite will play back every page of the journal.
@@ -157,7 +162,7 @@ class CommitMark:
         """
         with io.FileIO(journal, "r+") as file:
             file.truncate(self.length)  # SQLite would also play back pages that a stranger appended
-            file.write(_MAGIC + struct.pack(">I", self._records))
+            file.write(_MAGIC + struct.pack(">I", self._records) + self.header)
             sync_file(file.fileno())
 
     @property

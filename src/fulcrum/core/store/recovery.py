@@ -1,13 +1,20 @@
-"""Repair of a file after a crash: the journal beside the file is judged, played back if needed, and removed."""
+"""Repair of a file after a crash: the journal beside the file is judged, played back if needed, and removed.
 
+SQLite deletes a journal that it played back, also if an error or Ctrl-C then stops the repair before the file is marked
+as whole. The next repair would refuse the file as one that lost its journal. During a repair the journal therefore has
+a second name, `<name>-journal-kept`, which SQLite does not know.
+"""
+
+import contextlib
 import io
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from fulcrum.core.store.commit_mark import PAGE_BYTES, CommitMark, Journal
-from fulcrum.core.store.disk_sync import sync_file
+from fulcrum.core.store.disk_sync import sync_file, sync_folder
 from fulcrum.core.store.sqlite_connection import rolled_back
 from fulcrum.errors import StorageError
 
@@ -15,6 +22,11 @@ from fulcrum.errors import StorageError
 def journal_of(file: Path) -> Path:
     """Returns the rollback journal of a file."""
     return file.with_name(f"{file.name}-journal")
+
+
+def kept_journal_of(file: Path) -> Path:
+    """Returns the second name that a file's journal has during a repair."""
+    return file.with_name(f"{file.name}-journal-kept")
 
 
 def files_beside(file: Path) -> tuple[Path, Path, Path]:
@@ -43,6 +55,8 @@ def mark_and_journal(file: Path, hold: io.FileIO, advice: str) -> tuple[CommitMa
     if (mark := CommitMark.read(hold)) is None:
         raise StorageError("storage.mark-damaged", file=file, advice=advice)
     verdict = mark.judge(journal)
+    if verdict is Journal.LOST and _has_kept_journal(file):
+        verdict = mark.judge(kept_journal_of(file))
     if verdict is Journal.FOREIGN:
         raise StorageError("storage.journal-foreign", journal=journal)
     if verdict is Journal.LOST:
@@ -67,14 +81,16 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
         erases: True if content of the interrupted commit must be gone from the disk.
     """
     mark, verdict = mark_and_journal(file, hold, advice)
-    journal = journal_of(file)
+    journal, kept = journal_of(file), kept_journal_of(file)
     if not mark.whole:
+        if not journal.exists():  # a repair was killed after SQLite had deleted the journal
+            kept.rename(journal)
         if verdict is Journal.NEEDED:
             mark.arm(journal)
         elif journal.exists():  # a killed process may leave its zeros in memory alone, and a power cut would undo them
             with io.FileIO(journal, "r+") as zeroed:
                 sync_file(zeroed.fileno())
-        with rolled_back(file, schema, check=erases):
+        with _kept_in_repair(journal, kept), rolled_back(file, schema, check=erases):
             if mark.judge(journal) is not Journal.UNNEEDED:
                 raise StorageError("storage.rollback-failed", file=file)
             if erases:
@@ -82,7 +98,34 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
             mark = mark.next_whole()
             mark.write(hold)
     journal.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # a folder of this name, made by a stranger, disturbs no repair
+        kept.unlink(missing_ok=True)
     return mark
+
+
+def _has_kept_journal(file: Path) -> bool:
+    """Returns True if the journal has lost its own name, and a regular file has the second name."""
+    kept = kept_journal_of(file)
+    return not os.path.lexists(journal_of(file)) and os.path.lexists(kept) and stat.S_ISREG(kept.lstat().st_mode)
+
+
+@contextlib.contextmanager
+def _kept_in_repair(journal: Path, kept: Path) -> Iterator[None]:
+    """Gives the journal a second name for the block, and gives its own name back if the block fails.
+
+    A file system without hard links has no second name. There an error during the repair still costs the journal.
+    """
+    with contextlib.suppress(OSError):
+        kept.unlink(missing_ok=True)
+        os.link(journal, kept)
+        sync_folder(journal.parent)
+    try:
+        yield
+    except BaseException:
+        if not os.path.lexists(journal):
+            with contextlib.suppress(OSError):
+                kept.rename(journal)
+        raise
 
 
 def _zero_free_pages(file: io.FileIO) -> None:

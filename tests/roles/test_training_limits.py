@@ -140,6 +140,29 @@ def test_training_that_fills_the_disk_leaves_room_for_all_releases_of_the_plan(s
     assert done.stdout.split("\n")[:-1] == [f"round {number} answered" for number in range(1, 11)], done.stderr
 
 
+PRINTING_WITHOUT_END = """import time
+    threading.active_count() > 2 or threading.Thread(target=flood, daemon=True).start()
+    time.sleep(0.1)
+    return model
+
+import threading
+def flood():
+    while True:
+        os.write(1, b"warning: a record out of range" * 500)
+"""
+
+
+@pytest.mark.parametrize(
+    "ending", ["raise OSError(28, '\\u00e9' * 20_000)", PRINTING_WITHOUT_END], ids=["raises", "prints"]
+)
+def test_a_log_on_a_disk_that_training_fills_takes_no_room_from_the_next_rounds(silo, small_disk, ending):
+    planned(silo, parameters=34, rounds=12)
+    (*words, script, name, home), site = small_disk[0], small_disk[1]
+    words = [*words, script.rstrip() + ' 2>"$SMALL_DISK/log"', name, home]
+    done = answered(silo, FILLING_THE_DISK.replace("ENDING", ending), "worker", words, site, rounds=12)
+    assert done.stdout.split("\n")[:-1] == [f"round {number} answered" for number in range(1, 13)], done.stderr
+
+
 def planned(home, **settings):
     """Gives a silo another plan, for a larger model or more rounds."""
     keys = dict(read_site(home).plan.keys)
@@ -210,7 +233,7 @@ def test_the_room_of_later_releases_takes_up_blocks_and_goes_with_the_last_of_th
         station.answer(pack_model(model), number)
         about = (silo / "state" / "a.room").stat() if (silo / "state" / "a.room").exists() else None
         found.append(about and (about.st_size, about.st_blocks * 512 >= about.st_size, about.st_mode & 0o777))
-    share = 2 * 8 * 34 + 2**13
+    share = 2 * 8 * 34 + 2**13 + 2**13  # the release in the ledger, its entry, the log of a round
     assert found == [(2 * share, True, 0o600), (share, True, 0o600), (share, True, 0o600), None, None]
 
 

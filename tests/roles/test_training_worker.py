@@ -296,6 +296,40 @@ def test_a_silo_answers_whatever_training_prints_to_a_log_that_nobody_reads(worl
     assert b"training failed in round 1" in told  # the alarm has room behind what training printed
 
 
+ALARMED = """
+import logging, sys
+import numpy as np
+from fulcrum.core.silo.releasing import sound_alarm
+logging.basicConfig(level=logging.INFO)
+for number in range(1, 13):
+    logging.info("an engine's own line on round %d", number)
+    sound_alarm("training failed in round %d:\\n%s", number, "\\u00e9" * 9000)
+"""
+
+
+def test_alarms_leave_room_for_a_silos_own_lines_in_a_log_that_nobody_reads(world):
+    reading, writing = os.pipe()
+    silo = subprocess.Popen([sys.executable, "-c", ALARMED], stdout=writing, stderr=writing)
+    os.close(writing)
+    try:
+        assert silo.wait(60) == 0  # neither a later line nor the end of the process waits for the reader
+    finally:
+        silo.kill()
+        silo.wait()
+        with os.fdopen(reading, "rb") as log:
+            text = log.read().decode()
+    assert "own line on round 12" in text
+    assert 4 <= text.count("training failed in round") < 12
+
+
+def test_a_worker_whose_output_has_no_reader_is_replaced_in_the_next_round(world):
+    world.update()
+    process = world.worker._running._passing_on
+    process.kill()
+    process.wait()
+    world.update("print('o' * 10**6)")
+
+
 def test_a_log_that_is_read_again_learns_how_much_was_left_out():
     (source, feed), (reading, target) = os.pipe(), os.pipe()
     passing_on = subprocess.Popen([sys.executable, "-IS", worker_output.__file__], stdin=source, stderr=target)
@@ -424,7 +458,7 @@ def test_nothing_is_left_of_workers_that_were_ended(world):
     for _ in range(2):
         world.update()
         pids.append(world.pid)
-        assert len(open_files()) == before + 3  # a socket, the file in memory and the watcher's pipe
+        assert len(open_files()) == before + 4  # a socket, the file in memory, and the pipes of watcher and output
         assert os.fstat(world.worker._running._shared).st_nlink == 0  # which has no name to be left behind
         world.failure("os._exit(1)")
         assert len(open_files()) == before

@@ -17,6 +17,7 @@ import contextlib
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -34,6 +35,7 @@ from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.policy import Policy
 from fulcrum.core.silo.release_parameters import ReleaseParameters, checked_round, release_parameters_of
 from fulcrum.core.store.ledger import Ledger
+from fulcrum.core.training.worker_output import has_room_in_time
 from fulcrum.errors import RefusedReleaseError, ReleaseError
 
 alarm = logging.getLogger("fulcrum.alarm")
@@ -42,6 +44,8 @@ alarm = logging.getLogger("fulcrum.alarm")
 
 _writers = threading.BoundedSemaphore(4)
 _LONGEST_WRITE = 1.0
+_LONGEST_TEXT = 4_000
+"""Bytes of an alarm, so that alarms fill neither the disk of the ledger nor a pipe that nobody reads."""
 
 
 def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
@@ -52,14 +56,23 @@ def sound_alarm(text: str, *values: object, trace: bool = False) -> None:
 def tell_log(log: logging.Logger, level: int, text: str, *values: object, trace: bool = False) -> None:
     """Writes to a silo's own log; a handler that fails, exits or waits has no effect on the silo's answer.
 
-    A thread writes, since a log may be a pipe that nobody reads. The caller waits for the thread for a second at most,
-    and a line is left out if all threads wait.
+    A thread writes, since a log may be a pipe that nobody reads. The caller waits for the thread for a second at most.
+    A line is left out if all threads wait, or if a pipe at stdout or stderr is more than half full: a thread that
+    waited for the reader would hold the lock of the log, and the silo would wait with its next line.
     """
     error = sys.exc_info() if trace else None
 
     def write() -> None:
         with contextlib.suppress(BaseException):  # no log is left for the report
-            log.log(level, text, *values, exc_info=error)
+            line = text % values if values else text
+            if error is not None:
+                line += "\n" + "".join(traceback.format_exception(*error))
+            data = line.encode(errors="replace")
+            if len(data) > _LONGEST_TEXT:  # the beginning names the round, and the end of a traceback the error
+                begin, end = data[: _LONGEST_TEXT // 4], data[-3 * _LONGEST_TEXT // 4 :]
+                line = f"{begin.decode(errors='ignore')}\n[...]\n{end.decode(errors='ignore')}"
+            if all(_takes(file) for file in (1, 2)):
+                log.log(level, "%s", line)
         _writers.release()
 
     if _writers.acquire(blocking=False):
@@ -70,6 +83,14 @@ def tell_log(log: logging.Logger, level: int, text: str, *values: object, trace:
             _writers.release()
         else:
             writer.join(_LONGEST_WRITE)
+
+
+def _takes(file: int) -> bool:
+    """Returns True if a standard file of this process takes a line in time, or is closed."""
+    try:
+        return has_room_in_time(file, _LONGEST_WRITE, share=1 / 2)  # behind what training printed, a quarter
+    except OSError:
+        return True
 
 
 class GradientSum:

@@ -5,7 +5,7 @@
 ...     later = Path(folder, "lille.room")
 ...     with room_for_release(later, parameters=34, releases=3):
 ...         later.stat().st_size  # training may fill the disk: two more releases have their room
-17472
+33856
 
 A silo that cannot store its release stays silent, and a silence that depends on training tells an observer about the
 silo's records. A separate process bounds the memory and the open files of training, but not the bytes that training
@@ -30,8 +30,12 @@ The spare bytes are for stores that grow page by page: a round may take one or t
 """
 
 _PAGE = 2**16
-_RECORDS = 2**13
-"""Bytes: the last page of a release in the ledger, at worst half full, and the entry of the release."""
+_RECORDS = 2**13 + 2**13
+"""Bytes: the last page of a release in the ledger, at worst half full; the entry of the release; and the silo's own log
+of a round with one alarm, because a log beside the ledger grows after training has filled the disk."""
+
+_BLOCK = 2**12
+"""Bytes: the block of most file systems."""
 
 _FILES = 32
 """Places for open files: opening a ledger takes fewer than ten."""
@@ -77,10 +81,8 @@ def _open_room(later: Path, later_bytes: int, size: int) -> int:
     try:
         _resize(later, later_bytes)
         with tempfile.TemporaryFile(dir=later.parent, buffering=0) as room:
-            try:
-                _take_up(room.fileno(), size + _SPARE)
-            except OSError:
-                _take_up(room.fileno(), size)
+            _take_up(room.fileno(), size)
+            _take_up_spare(room.fileno(), size, _SPARE)
             return os.dup(room.fileno())
     except (OSError, OverflowError) as error:
         with contextlib.suppress(OSError, OverflowError):
@@ -103,9 +105,24 @@ def _resize(file: Path, size: int) -> None:
         os.close(room)
 
 
-def _take_up(file: int, size: int) -> None:
+def _take_up(file: int, size: int, begin: int = 0) -> None:
     if hasattr(os, "posix_fallocate"):
-        os.posix_fallocate(file, 0, size)
+        os.posix_fallocate(file, begin, size)
+
+
+def _take_up_spare(file: int, begin: int, spare: int) -> None:
+    """Makes a file take up as many spare bytes as the disk has, in halves.
+
+    All or nothing would lose the whole spare to the few bytes by which a log has grown since the last round: training
+    would fill the rest of the disk, and the next few bytes would silence the silo.
+    """
+    piece = spare
+    while spare > 0 and piece >= _BLOCK:
+        try:
+            _take_up(file, piece, begin)
+            begin, spare = begin + piece, spare - piece
+        except OSError:
+            piece //= 2
 
 
 @contextlib.contextmanager

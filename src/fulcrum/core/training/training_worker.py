@@ -43,6 +43,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray
 from fulcrum.core.training.assignment import Assignment, TrainingFailedError
+from fulcrum.core.training.worker_output import unread_bytes
 from fulcrum.errors import in_one_line
 
 _COMMAND = """
@@ -52,13 +53,16 @@ from fulcrum.core.training.worker_process import serve
 serve(*map(int, sys.argv[2:]))
 """
 
-_WATCH = """
+_WATCH = f"""
 import os, sys
 while os.read(0, 1): pass
-os.killpg(int(sys.argv[1]), 9)
+worker, output = map(int, sys.argv[1:])
+os.killpg(worker, {int(signal.SIGKILL)})
+os.killpg(output, {int(signal.SIGCONT)})
 """
-"""Kills a worker's group when the silo's end of a pipe is closed. A thread of the worker would not be enough: training
-may hold the interpreter's lock, or may be stopped. The watcher is a separate process and imports nothing."""
+"""Kills a worker's group when the silo's end of a pipe is closed, and lets the process for its output go on to its end.
+A thread of the worker would not be enough: training may hold the interpreter's lock, or may be stopped. The watcher is
+a separate process and imports nothing."""
 
 _PASSING_ON = Path(__file__).with_name("worker_output.py")
 
@@ -70,6 +74,9 @@ _BLOCK = 2**22
 
 _LAST_WORDS = 1.0
 """Seconds until the output of a dead worker must have passed."""
+
+_ROUND_WORDS = 0.5
+"""Seconds until the output of a round must have passed; later output waits in the pipe for the next round."""
 
 _LONGEST_LINE = 2**16
 _LONGEST_END = 5.0
@@ -212,13 +219,15 @@ class _RunningWorker:
             printed, output = os.pipe()
             handed.callback(os.close, printed)
             handed.callback(os.close, output)
-            passing_on = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
+            self._passing_on = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
                 [sys.executable, "-IS", str(_PASSING_ON)],
                 stdin=printed,
                 stdout=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            resources.callback(_end_passing_on, passing_on, os.getpid())
+            resources.callback(_end_passing_on, self._passing_on, os.getpid())
+            self._output = os.dup(output)
+            resources.callback(os.close, self._output)  # before the wait for the last words, which end with the pipe
             files = theirs.fileno(), self._shared, start
             self._process = subprocess.Popen(  # noqa: S603 this interpreter, by its own name
                 [sys.executable, "-uPc", _COMMAND, json.dumps([str(place) for place in sys.path]), *map(str, files)],
@@ -229,7 +238,7 @@ class _RunningWorker:
                 start_new_session=True,  # a separate group, so that children of training are killed too
             )
             resources.callback(_kill, self._process, os.getpid())
-            watch = [sys.executable, "-ISc", _WATCH, str(self._process.pid)]
+            watch = [sys.executable, "-ISc", _WATCH, str(self._process.pid), str(self._passing_on.pid)]
             watcher = subprocess.Popen(  # noqa: S603 as above
                 watch,
                 stdin=subprocess.PIPE,
@@ -245,23 +254,21 @@ class _RunningWorker:
         """Lets the process run inside `with`, and suspends (SIGSTOP) the process and its children at the end.
 
         The suspended processes wait for the next round. A thread or child that training left running could otherwise
-        fill the memory or the disk that the release needs.
+        fill the memory or the disk that the release needs. The process for the output is suspended too, after the
+        output of the round has passed: a log on the same disk would grow during the release.
         """
+        with contextlib.suppress(ProcessLookupError):  # killed meanwhile: training then fails by itself
+            os.killpg(self._passing_on.pid, signal.SIGCONT)
         os.killpg(self._process.pid, signal.SIGCONT)
         try:
             yield self
         finally:
-            with contextlib.suppress(OSError):  # the process has ended
-                os.killpg(self._process.pid, signal.SIGSTOP)
-                if hasattr(os, "waitid"):
-                    self._wait_until_stopped()
-
-    def _wait_until_stopped(self) -> None:
-        """Waits until the process has stopped: a write to disk goes on for a moment after the signal."""
-        until = time.monotonic() + _LONGEST_END
-        states = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
-        while os.waitid(os.P_PID, self._process.pid, states) is None and time.monotonic() < until:
-            time.sleep(_INTERVAL / 100)
+            _suspend(self._process)
+            until = time.monotonic() + _ROUND_WORDS
+            with contextlib.suppress(OSError):  # a system that counts the bytes of a pipe at its other end alone
+                while unread_bytes(self._output) and time.monotonic() < until:
+                    time.sleep(_INTERVAL / 100)
+            _suspend(self._passing_on)
 
     def write_model(self, arrays: Iterable[np.ndarray[Any, Any]]) -> None:
         """Writes a model to the shared file."""
@@ -321,12 +328,12 @@ class _RunningWorker:
         return rows
 
     def waits_for_questions(self) -> bool:
-        """Returns True if the process lives, and no line of training itself stands in the place of an answer."""
+        """Returns True if both processes live, and no line of training itself stands in the place of an answer."""
         self._channel.settimeout(0)
         with contextlib.suppress(OSError):  # nothing to read, as after every answer that was asked for
             self._channel.recv(1, socket.MSG_PEEK)
             return False
-        return not self.has_died()
+        return not self.has_died() and self._passing_on.poll() is None  # without a reader, training that prints fails
 
     def has_died(self) -> bool:
         """Returns True if the process has ended."""
@@ -342,6 +349,18 @@ class _RunningWorker:
         return code
 
 
+def _suspend(process: subprocess.Popen[bytes]) -> None:
+    """Stops a process and its group, and waits for the stop: a write to disk goes on for a moment after the signal."""
+    with contextlib.suppress(OSError):  # the process has ended
+        os.killpg(process.pid, signal.SIGSTOP)
+        if not hasattr(os, "waitid"):
+            return
+        until = time.monotonic() + _LONGEST_END
+        states = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+        while os.waitid(os.P_PID, process.pid, states) is None and time.monotonic() < until:
+            time.sleep(_INTERVAL / 100)
+
+
 def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
     """Kills all processes of a worker's group, also after the end of the worker itself."""
     if os.getpid() != owner:  # a child that the silo's process forked: the worker belongs to the parent
@@ -355,6 +374,8 @@ def _kill(process: subprocess.Popen[bytes], owner: int) -> None:
 def _end_passing_on(process: subprocess.Popen[bytes], owner: int) -> None:
     """Lets the last words of a dead worker pass, and ends the process; a child that escaped may hold the pipe open."""
     if os.getpid() == owner:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGCONT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_LAST_WORDS)
         process.kill()

@@ -9,13 +9,15 @@ the reader with the next line of its own log, and whether the silo answers would
 - The process holds nothing but the two files, imports nothing of Fulcrum, and ends when no training process is left.
 """
 
-import fcntl
 import os
 import select
 import stat
 import sys
-import termios
 import time
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 _BLOCK = 1_900
 """Bytes of one write. With the line on bytes that were left out, a write stays below half a page of a pipe."""
@@ -31,7 +33,7 @@ def pass_on(source: int, target: int) -> None:
     left_out, note = 0, b""
     while text := os.read(source, _BLOCK):
         try:
-            if not _has_room_in_time(target, 0.0 if left_out else _PATIENCE):
+            if not has_room_in_time(target, 0.0 if left_out else _PATIENCE):
                 raise BlockingIOError
             os.write(target, note + text)
             left_out, note = 0, b""
@@ -40,22 +42,30 @@ def pass_on(source: int, target: int) -> None:
             note = b"\n[the log took no more: %d bytes that training printed are left out]\n" % left_out
 
 
-def _has_room_in_time(target: int, seconds: float) -> bool:
+def has_room_in_time(target: int, seconds: float, *, share: float = 1 / 4) -> bool:
+    """Returns True if a file takes a block within some seconds, and if a pipe is filled by no more than a share."""
     until = time.monotonic() + seconds
-    while not (room := _has_room(target)) and time.monotonic() < until:
+    while not (room := _has_room(target, share)) and time.monotonic() < until:
         time.sleep(_INTERVAL)
     return room
 
 
-def _has_room(target: int) -> bool:
-    """Returns True if a file takes a block at once, and a pipe afterwards has room for the silo's own log."""
+def _has_room(target: int, share: float) -> bool:
+    if sys.platform == "win32":
+        return True
     if not select.select([], [target], [], 0)[1]:
         return False
     if not stat.S_ISFIFO(os.fstat(target).st_mode):
         return True
-    unread = int.from_bytes(fcntl.ioctl(target, termios.FIONREAD, bytes(4)), sys.byteorder)
     capacity = fcntl.fcntl(target, fcntl.F_GETPIPE_SZ) if hasattr(fcntl, "F_GETPIPE_SZ") else 2**14
-    return unread <= capacity // 4
+    return unread_bytes(target) <= share * capacity
+
+
+def unread_bytes(pipe: int) -> int:
+    """Returns the number of bytes in a pipe that its reader has not read yet."""
+    if sys.platform == "win32":
+        return 0
+    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 if __name__ == "__main__":

@@ -73,11 +73,13 @@ def tiers(**options):
     return fulcrum.plan(fulcrum.Federation.from_sizes(sizes, outer=outer), **given | options)
 
 
-def test_a_country_that_sends_one_regions_sum_as_its_own_is_found(monkeypatch):
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+def test_a_country_that_sends_one_regions_sum_as_its_own_is_found(aggregation, monkeypatch):
     """With 200 parameters no norm of a round shows that the noise of the other region is missing."""
     conduct(monkeypatch, "forward")
     monkeypatch.setenv("FULCRUM_TEST_FORWARD", "east")
-    east, west = engine_run_probes(tiers(parameters=200), ERRORS, engine="nvflare", seed=1, seconds=1.0)
+    plan = tiers(parameters=200, aggregation=aggregation)
+    east, west = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1, seconds=1.0)
     assert (east.node, east.verdict, west.node, west.verdict) == ("east", VIOLATED, "west", CONSISTENT)
     assert "as wide as the plan says" in " ".join(east.reasons)
     assert east.noise_ratio == pytest.approx(0.5**0.5, abs=0.06)

@@ -36,9 +36,7 @@ class AnswerOpener:
     @property
     def overhead(self) -> int:
         """The most bytes that an envelope adds to an answer."""
-        return _ENVELOPE_BYTES + sum(
-            max(len(name.encode()) for name in names) for names in (self._members, [self._region])
-        )
+        return _ENVELOPE_BYTES + 2 * max(len(name.encode()) for name in (self._region, *self._members))
 
     def open(self, data: bytes) -> bytes:
         """Returns the answer in an envelope; raises `ExchangeError` for every other message."""

@@ -133,9 +133,7 @@ class MaskedRegion(ClosedAtTheEnd):
         most = longest_answer_of(replace(self._group, parameters=self._running.parameters))
         if self._opener is not None:
             _check_length(data, most + self._opener.overhead)
-            data = self._opener.open(
-                data
-            )  # an answer that is not sealed is refused: its carrier would know its content
+            data = self._opener.open(data)  # refuses an answer that is not sealed, which its carrier has read
         answer = member_reply_from_bytes(data)
         _check_length(data, most)
         if answer.holds != DECLINED:

@@ -64,8 +64,8 @@ def masked_probes(plan: Plan, errors: Errors, *, seed: int, silo: str | None = N
     with tempfile.TemporaryDirectory(prefix="fulcrum-audit-") as scratch:
         sums, carried = _masked_sums(plan, name, list(members), rounds, parameters, seed, Path(scratch))
     sent, expected = canaries_of(plan, sums, seed, logical=True)
-    found = [probe("a masked sum", name, sent - expected, errors, expected, parameters=parameters)]
-    return [*found, _seal_probe(name, carried)] if seals_answers(plan) else found
+    probes = [probe("a masked sum", name, sent - expected, errors, expected, parameters=parameters)]
+    return [*probes, _seal_probe(name, carried)] if seals_answers(plan) else probes
 
 
 def _seal_probe(region: str, carried: Sequence[bytes]) -> Probe:

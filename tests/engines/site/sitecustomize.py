@@ -287,8 +287,8 @@ def forward() -> None:
 
     close_round = Region.close_round
 
-    def forwarded(self, round_number, **named):
-        answer = close_round(self, round_number, **named)
+    def forwarded(self, round_number, **_named):
+        answer = close_round(self, round_number, forget=False)  # the sums of children stay, to be sent
         if self._region != os.environ["FULCRUM_TEST_FORWARD"] or not isinstance(answer, RegionalSum):
             return answer
         _, data = self._file.release_of(round_number, min(self.members))

@@ -13,6 +13,7 @@ pytest.importorskip("nvflare", reason="needs the extra nvflare")
 pytest.importorskip("cryptography", reason="needs the extra secure")
 
 from harness import Federation
+from test_nvflare_masked import IN_CLEAR
 
 from fulcrum.engines.nvflare.kits.console import follow
 from fulcrum.errors import EngineError
@@ -66,6 +67,19 @@ def test_three_levels_of_processes_learn_the_model_of_the_embedded_engine(federa
     assert [told["summed"] for told in fed.history] == [["east", "west"]] * 2
     members = {country: [silo for region in below for silo in REGIONS[region]] for country, below in COUNTRIES.items()}
     assert fed.history[0]["members"] == members
+
+
+def test_the_server_carries_masked_vectors_and_shares_of_regions_below_countries_sealed_alone(federation):
+    fed = federation(rounds=1, aggregation="masked", train="slow_head")
+    fed.start(conduct={"server": "record"})
+    fed.submit()
+    fed.finish(200)
+    fed.stop()
+    recorded = fed.recorded()
+    assert fed.history[0]["summed"] == ["east", "west"]
+    assert recorded.count(b"fulcrum.sealed-answer/1") >= 5 * len(SILOS)
+    assert not any(holds in recorded for holds in IN_CLEAR)
+    check_ledgers(fed)
 
 
 def run_to_the_end(fed):

@@ -1,5 +1,8 @@
 import pytest
+from error_codes import coded
 
+from fulcrum.core.messages.aggregation_tree import tree_of
+from fulcrum.errors import ExchangeError
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.planner import plan
 from fulcrum.planning.site_names import technical_names
@@ -166,3 +169,13 @@ def test_flower_runs_masked_sums_of_tiers_that_no_target_hides_from_its_server(t
     trusted = planned(tmp_path, rows, header=header, epsilon=epsilon)
     assert refusals(trusted) == ()
     assert ("Run the plan on NVIDIA FLARE" in refusals_on_flower(trusted)[0]) is bool(tiers)
+
+
+def test_engines_and_aggregators_refuse_membership_that_changes_below_countries(tmp_path):
+    rows = "".join(f"{silo},10,{region},east,{begins},4\n" for silo, region, begins in ("ax1", "bx2", "cy1", "dy1"))
+    plan = planned(tmp_path, rows, header="silo,records,region,country,from,until", epsilon={"region": 4.0})
+    [reason] = refusals(plan)
+    assert "membership changes with one tier of regions, this one has region, country. Plan one tier" in reason
+    assert refusals_on_flower(plan)[0] == reason
+    with pytest.raises(ExchangeError, check=coded("plan.rosters-in-tiers")):
+        tree_of(plan)

@@ -173,7 +173,7 @@ def test_flower_runs_masked_sums_of_tiers_that_no_target_hides_from_its_server(t
 
 def test_engines_and_aggregators_refuse_membership_that_changes_below_countries(tmp_path):
     rows = "".join(f"{silo},10,{region},east,{begins},4\n" for silo, region, begins in ("ax1", "bx2", "cy1", "dy1"))
-    plan = planned(tmp_path, rows, header="silo,records,region,country,from,until", epsilon={"region": 4.0})
+    plan = planned(tmp_path, rows, header="silo,records,region,country,from,until", rounds=4, epsilon={"region": 4.0})
     [reason] = refusals(plan)
     assert "membership changes with one tier of regions, this one has region, country. Plan one tier" in reason
     assert refusals_on_flower(plan)[0] == reason

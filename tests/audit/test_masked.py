@@ -133,16 +133,25 @@ def below_countries():
     """A deployed plan whose masked groups report to countries."""
     sizes = {region: [100] * 3 for region in ("ra", "rb", "rc")}
     federation = fulcrum.Federation.from_sizes(sizes, outer={"country": {"east": ["ra", "rb"], "west": ["rc"]}})
-    given = {"rounds": 3, "epsilon": {"region": 4.0, "federation": 2.0}, "purpose": "deployment", "parameters": 200}
+    given = {"rounds": 3, "epsilon": {"region": 4.0, "country": 2.0}, "purpose": "deployment", "parameters": 200}
     return fulcrum.plan(federation, aggregation="masked", **given)
 
 
 def test_below_countries_the_sum_of_a_masked_region_holds_the_noise_of_the_plan():
-    [found] = masked_probes(below_countries(), ERRORS, seed=1)
+    found, seal = masked_probes(below_countries(), ERRORS, seed=1)
     assert (found.of, found.node, found.verdict, found.values) == ("a masked sum", "ra", CONSISTENT, 400)
     assert found.noise_ratio == pytest.approx(1, abs=0.15)
-    [asked] = masked_probes(below_countries(), ERRORS, seed=1, silo="rc-2")
+    assert (seal.of, seal.node, seal.verdict, seal.values) == ("sealed answers", "ra", CONSISTENT, 2 * 5 * 3)
+    asked, _ = masked_probes(below_countries(), ERRORS, seed=1, silo="rc-2")
     assert (asked.node, asked.verdict) == ("rc", CONSISTENT)
+
+
+def test_answers_that_leave_silos_without_seal_are_found(monkeypatch):
+    monkeypatch.setattr("fulcrum.core.masking.answer_sealing.AnswerSealer.seal", lambda self, answer, number: answer)
+    found, seal = masked_probes(below_countries(), ERRORS, seed=1)
+    assert (found.verdict, seal.verdict) == (CONSISTENT, VIOLATED)
+    [reason] = seal.reasons
+    assert reason.startswith("30 of 30 answers of silos are not sealed to ra: the server that carries them unmasks")
 
 
 @pytest.mark.parametrize("plan_of", [lambda: masked("deployment", parameters=200), below_countries])
@@ -151,7 +160,7 @@ def test_a_masked_sum_with_narrow_noise_is_found(monkeypatch, plan_of):
     monkeypatch.setattr(
         SecureNoise, "integers", lambda self, *, width, count: drawn(self, width=0.7 * width, count=count)
     )
-    [found] = masked_probes(plan_of(), ERRORS, seed=1)
+    found, *_ = masked_probes(plan_of(), ERRORS, seed=1)
     assert found.verdict == VIOLATED
 
 

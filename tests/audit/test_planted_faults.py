@@ -89,6 +89,26 @@ def test_a_fault_of_a_country_is_found_at_every_country_and_nowhere_below(purpos
         assert not any(one.verdict == VIOLATED for one in found.findings if one.tier == "region")
 
 
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+def test_a_region_that_unmasks_its_silos_is_found_at_every_region_below_countries(aggregation):
+    """A region sends single releases up beside their sum, whether its silos trusted it with them or not."""
+    federation = fulcrum.Federation.from_sizes(
+        {"ra": [100] * 3, "rb": [200, 150, 120], "rc": [90, 120, 80], "rd": [300] * 3},
+        outer={"country": {"east": ["ra", "rb"], "west": ["rc", "rd"]}},
+    )
+    epsilon = {"region": 4.0, "country": 2.0}
+    plan = fulcrum.plan(federation, rounds=6, epsilon=epsilon, parameters=40, aggregation=aggregation)
+    found = audit(plan, trials=TRIALS, seed=1, confidence=0.9999, mechanism=forwarding(plan))
+    lacking = [one for one in found.findings if (one.tier, one.observer) == ("region", "above")]
+    assert {one.node for one in lacking} == {"ra", "rb", "rc", "rd"}
+    for one in lacking:
+        assert one.verdict == VIOLATED
+        assert "The region sends 4 messages up in a round, and not one sum." in " ".join(one.reasons)
+    assert not any("The silo sends" in " ".join(one.reasons) for one in found.findings)
+    sound = audit(plan, trials=TRIALS, seed=1, confidence=0.9999)
+    assert not any(one.verdict == VIOLATED for one in sound.findings)
+
+
 def test_noise_missing_on_one_level_is_found_there_and_at_every_level_further_out():
     """Silos of one region draw no noise: its sum and its country's lack noise, and the sums beside them do not."""
     plan = tiers()

@@ -73,11 +73,13 @@ def tiers(**options):
     return fulcrum.plan(fulcrum.Federation.from_sizes(sizes, outer=outer), **given | options)
 
 
-def test_a_country_that_sends_one_regions_sum_as_its_own_is_found(monkeypatch):
+@pytest.mark.parametrize("aggregation", ["trusted", "masked"])
+def test_a_country_that_sends_one_regions_sum_as_its_own_is_found(aggregation, monkeypatch):
     """With 200 parameters no norm of a round shows that the noise of the other region is missing."""
     conduct(monkeypatch, "forward")
     monkeypatch.setenv("FULCRUM_TEST_FORWARD", "east")
-    east, west = engine_run_probes(tiers(parameters=200), ERRORS, engine="nvflare", seed=1, seconds=1.0)
+    plan = tiers(parameters=200, aggregation=aggregation)
+    east, west = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1, seconds=1.0)
     assert (east.node, east.verdict, west.node, west.verdict) == ("east", VIOLATED, "west", CONSISTENT)
     assert "as wide as the plan says" in " ".join(east.reasons)
     assert east.noise_ratio == pytest.approx(0.5**0.5, abs=0.06)
@@ -88,3 +90,13 @@ def test_with_many_parameters_the_server_refuses_such_a_sum_at_once(monkeypatch)
     monkeypatch.setenv("FULCRUM_TEST_FORWARD", "east")
     with pytest.raises(EngineError, check=coded("audit.sum-missing", sender="east", round_number=1)):
         engine_run_probes(tiers(rounds=1, parameters=8_000), ERRORS, engine="nvflare", seed=1, seconds=1.0)
+
+
+def test_noise_that_is_missing_below_one_country_is_found_in_its_sum(monkeypatch):
+    """One of the four silos below the country draws no noise, in a masked group whose sum nobody outside reads."""
+    conduct(monkeypatch, "silent")
+    monkeypatch.setenv("FULCRUM_TEST_SILENT", "ra-1")
+    plan = tiers(parameters=400, aggregation="masked")
+    east, west = engine_run_probes(plan, ERRORS, engine="nvflare", seed=1, seconds=1.0)
+    assert (east.node, east.verdict, west.node, west.verdict) == ("east", VIOLATED, "west", CONSISTENT)
+    assert east.noise_ratio < 0.95

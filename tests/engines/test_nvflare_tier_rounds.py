@@ -55,7 +55,7 @@ def written(tmp_path, monkeypatch):
         plan = fulcrum.plan(
             str(tmp_path / "fed.csv"),
             rounds=2,
-            epsilon={"region": 6.0, "federation" if aggregation == "masked" else "country": 4.0},
+            epsilon={"region": 6.0, "country": 4.0},
             parameters=6,
             purpose="deployment",
             aggregation=aggregation,

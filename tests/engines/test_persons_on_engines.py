@@ -317,18 +317,20 @@ def test_up_runs_a_plan_for_persons_with_countries_from_the_command_line(stays, 
 
 
 @pytest.mark.engines
-def test_masked_groups_below_countries_learn_the_model_of_persons_of_the_embedded_engine(stays, tmp_path):
-    pytest.importorskip("nvflare")
+@pytest.mark.parametrize(("name", "outer"), [("nvflare", "country"), ("flower", "federation")])
+def test_masked_groups_below_countries_learn_the_model_of_persons_of_the_embedded_engine(name, outer, stays, tmp_path):
+    """On Flower countries are logical, and no target hides the sums of regions from the server."""
+    pytest.importorskip({"flower": "flwr"}.get(name, name))
     sizes = {region: {silo: 10 if silo[0] == "a" else 8 for silo in silos} for region, silos in PAIRS.items()}
     plan = fulcrum.plan(
         fulcrum.Federation.from_sizes(sizes, outer={"country": COUNTRIES}),
         rounds=2,
-        epsilon={"region": 40.0, "federation": 30.0},
+        epsilon={"region": 40.0, outer: 30.0},
         parameters=PARAMETERS,
         unit="person",
         aggregation="masked",
     )
-    engine = engine_named("nvflare")
+    engine = engine_named(name)
     here = Deployment(
         plan=plan,
         train=BUILT_IN,

@@ -1,5 +1,8 @@
 import pytest
+from error_codes import coded
 
+from fulcrum.core.messages.aggregation_tree import tree_of
+from fulcrum.errors import ExchangeError
 from fulcrum.planning.engine_limits import refusals, refusals_on_flower
 from fulcrum.planning.planner import plan
 from fulcrum.planning.site_names import technical_names
@@ -144,25 +147,35 @@ def test_a_model_whose_release_no_ledger_stores_is_refused_before_anything_is_si
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "aggregation", "tiers"),
+    ("epsilon", "tiers"),
     [
-        ({"region": 3.0, "country": 2.0}, "masked", "country"),
-        ({"region": 3.0, "federation": 2.0}, "masked", ""),
-        ({"federation": 2.0}, "masked", ""),
+        ({"region": 3.0, "country": 2.0}, "country"),
+        ({"region": 3.0, "federation": 2.0}, ""),
+        ({"federation": 2.0}, ""),
     ],
 )
-def test_engines_run_masked_sums_of_tiers_that_no_target_hides_from_the_server(tmp_path, epsilon, aggregation, tiers):
+def test_flower_runs_masked_sums_of_tiers_that_no_target_hides_from_its_server(tmp_path, epsilon, tiers):
     rows = "".join(
         f"{silo},10,{region},{country}\n" for silo, region, country in ("axc", "bxc", "dyc", "eyc", "fzw", "gzw")
     )
-    plan = planned(tmp_path, rows, header="silo,records,region,country", epsilon=epsilon, aggregation=aggregation)
+    header = "silo,records,region,country"
+    plan = planned(tmp_path, rows, header=header, epsilon=epsilon, aggregation="masked")
+    assert refusals(plan) == ()
     found = refusals_on_flower(plan)
-    assert refusals(plan) == found
     assert len(found) == bool(tiers)
     for reason in found:
-        assert "can so compute the sum of every region" in reason
         assert f"a target against a server that sees the sums of {tiers} alone" in reason
-        assert "Plan with --aggregation trusted on NVIDIA FLARE, or without the target of country" in reason
-    trusted = planned(tmp_path, rows, header="silo,records,region,country", epsilon=epsilon)
+        assert "Run the plan on NVIDIA FLARE, or plan without the target of country" in reason
+    trusted = planned(tmp_path, rows, header=header, epsilon=epsilon)
     assert refusals(trusted) == ()
     assert ("Run the plan on NVIDIA FLARE" in refusals_on_flower(trusted)[0]) is bool(tiers)
+
+
+def test_engines_and_aggregators_refuse_membership_that_changes_below_countries(tmp_path):
+    rows = "".join(f"{silo},10,{region},east,{begins},4\n" for silo, region, begins in ("ax1", "bx2", "cy1", "dy1"))
+    plan = planned(tmp_path, rows, header="silo,records,region,country,from,until", rounds=4, epsilon={"region": 4.0})
+    [reason] = refusals(plan)
+    assert "membership changes with one tier of regions, this one has region, country. Plan one tier" in reason
+    assert refusals_on_flower(plan)[0] == reason
+    with pytest.raises(ExchangeError, check=coded("plan.rosters-in-tiers")):
+        tree_of(plan)

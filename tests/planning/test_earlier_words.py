@@ -32,6 +32,7 @@ def words_of(name):
         "masked",
         "sizes-secret",
         "masked-with-colluders",
+        "masked-below-countries",
     ],
 )
 def test_earlier_words_that_are_true_still_verify(name):

@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 import fulcrum
+from fulcrum.aggregation.answer_opening import AnswerOpener
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.masked_round import MaskedRound
 from fulcrum.aggregation.site_setup import init_site, site_toml
 from fulcrum.core.masking.masking_messages import member_reply_from_bytes, request_from_bytes
+from fulcrum.core.messages.membership import region_of
+from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read_site
 from fulcrum.core.store.ledger_checks import verify_ledger
@@ -40,9 +43,10 @@ class MaskedWorld:
         purpose="deployment",
         train=half_a_step,
         outer=None,
+        sealed=False,
         **options,
     ):
-        self.folder, self.sizes, self.train = folder, sizes, train
+        self.folder, self.sizes, self.train, self.sealed = folder, sizes, train, sealed
         silos = [silo for members in sizes.values() for silo in members]
         keys = {silo: fulcrum.new_key(folder / f"{silo}.key") for silo in silos}
         nodes = [*sizes, *(node for tier in outer.values() for node in tier)] if outer else []
@@ -79,7 +83,7 @@ class MaskedWorld:
     def silo(self, name):
         if name not in self.silos:
             learner = TrainingModule(start=lambda options: MODEL, train=self.train)
-            self.silos[name] = MaskedSilo(read_site(self.folder / name, "silo"), learner)
+            self.silos[name] = MaskedSilo(read_site(self.folder / name, "silo"), learner, sealed=self.sealed)
         return self.silos[name]
 
     def restart(self):
@@ -91,8 +95,15 @@ class MaskedWorld:
         if not silo.asks_for_update(request):
             return silo.answer(request)
         answer = silo.masked_update(request, model)
-        self.left.append((name, request_from_bytes(request).session.round_number, answer))
+        self.left.append((name, request_from_bytes(request).session.round_number, self.opened(name, answer)))
         return answer
+
+    def opened(self, name, answer):
+        """What a silo signed: the region opens an answer that is sealed to it."""
+        if not self.sealed:
+            return answer
+        region = region_of(self.plan, name)
+        return AnswerOpener(verified_plan(self.plan), region, self.folder / f"{region}.key").open(answer)
 
     def round(self, number=1, attempt=1, model=MODEL):
         return MaskedRound(self.plan, number, model, attempt)

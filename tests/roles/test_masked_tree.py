@@ -6,20 +6,35 @@ import pytest
 from error_codes import coded
 from masked import MODEL, MaskedWorld
 
+import fulcrum
+from fulcrum.aggregation.answer_opening import AnswerOpener
 from fulcrum.aggregation.masked_group import STAGES
 from fulcrum.aggregation.masked_region import MaskedRegion
 from fulcrum.aggregation.stage_messages import StageCall, StageEnd, reply_of_region
 from fulcrum.aggregation.staged_node import StagedNode
 from fulcrum.aggregation.sum_sealing import SumSealer
-from fulcrum.core.masking.masking_messages import ATTESTATION, INPUT, KEYS, SHARES, UNMASKING
+from fulcrum.core.masking.answer_sealing import AnswerSealer
+from fulcrum.core.masking.masking_group import group_of
+from fulcrum.core.masking.masking_messages import (
+    ATTESTATION,
+    INPUT,
+    KEYS,
+    SHARES,
+    UNMASKING,
+    member_reply_from_bytes,
+    request_from_bytes,
+    signed_reply,
+)
 from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.model_message import model_layout, pack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, Withheld
 from fulcrum.core.messages.release_message import Release
+from fulcrum.core.plan.keys import load_private_key
 from fulcrum.core.plan.verified_plan import verified_plan
 from fulcrum.core.silo.site import ledger_name
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.errors import ExchangeError, PolicyError
+from fulcrum.server.coordinator import Coordinator
 from fulcrum.server.masked_server import MaskedServer
 
 SIZES = {region: dict.fromkeys([f"{region}{k}" for k in (1, 2, 3)], 100) for region in "abcd"}
@@ -34,6 +49,7 @@ class MaskedTree:
     def __init__(self, world):
         self.world, self.plan, self.opened = world, verified_plan(world.plan), {}
         self.tree, self.asked, self.seen = tree_of(self.plan), [], []
+        self.carried = []  # every request to a silo and every answer, as the server carries them
         self.gone = {}  # silo, region or country -> the stage from which it is silent
         self.before = lambda name, stage, attempt: None  # strikes before an aggregator begins a stage
         self.server = self.opened_server()
@@ -47,7 +63,7 @@ class MaskedTree:
             if self.tree.level(name):
                 self.opened[name] = StagedNode.open(path, self.plan, name, key)
             else:
-                self.opened[name] = MaskedRegion.open(path, self.plan, name)
+                self.opened[name] = MaskedRegion.open(path, self.plan, name, key)
         return self.opened[name]
 
     def restart(self, name):
@@ -75,7 +91,9 @@ class MaskedTree:
             for silo, request in requests.items():
                 if not self.silent(silo, stage):
                     self.asked.append((silo, stage))
-                    node.take(self.world.answer(silo, request, self.server.model))
+                    answer = self.world.answer(silo, request, self.server.model)
+                    self.carried += [request, answer]
+                    assert node.take(answer) == silo
         return node.finish()
 
     def sealed(self, name, reply, number=1):
@@ -109,7 +127,7 @@ def make(tmp_path):
     made = []
 
     def build(**options):
-        world = MaskedWorld(tmp_path, SIZES, outer=OUTER, **({"epsilon": SUM, "rounds": 2} | options))
+        world = MaskedWorld(tmp_path, SIZES, outer=OUTER, sealed=True, **({"epsilon": HIDDEN, "rounds": 2} | options))
         made.append(MaskedTree(world))
         return made[-1]
 
@@ -162,7 +180,7 @@ def test_an_aggregator_that_restarts_at_any_stage_costs_a_round_at_most_and_ledg
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_country_without_one_of_its_regions_gives_no_sum(make, stage):
     """The target on the federation counts on the noise of every region, so the other country's sum is not used."""
-    tree = make()
+    tree = make(epsilon=SUM)
     tree.gone = {"b": stage}
     summary = tree.run()
     assert summary["summed"] == []
@@ -182,7 +200,7 @@ def test_a_country_without_a_target_goes_on_with_the_regions_that_are_there(make
 
 def test_a_silo_within_the_dropouts_is_missing_at_every_tier_and_the_round_ends(tmp_path):
     sizes = {region: dict.fromkeys([f"{region}{k}" for k in range(1, 6)], 100) for region in "ab"}
-    world = MaskedWorld(tmp_path, sizes, outer={"country": {"east": ["a", "b"]}}, epsilon=SUM, dropouts=1)
+    world = MaskedWorld(tmp_path, sizes, outer={"country": {"east": ["a", "b"]}}, epsilon=SUM, dropouts=1, sealed=True)
     tree = MaskedTree(world)
     tree.gone = {"a2": INPUT}
     assert tree.run()["members"] == {"east": ["a1", "a3", "a4", "a5", "b1", "b2", "b3", "b4", "b5"]}
@@ -193,7 +211,7 @@ def test_a_region_that_withholds_ends_the_round_of_its_country_which_says_why(ma
     tree = make()
     tree.gone = {"a1": INPUT}
     summary = tree.run()
-    assert summary["summed"] == []
+    assert summary["summed"] == ["west"]
     assert "1 of 2 sums are missing, such as the sum of 'a'" in summary["withheld"]["east"]
 
 
@@ -318,22 +336,23 @@ def test_a_server_without_aggregators_adds_up_the_sums_of_regions_where_no_targe
     world.check_ledgers()
 
 
-def test_every_role_refuses_masked_sums_with_a_target_on_a_country(tmp_path):
-    """The shares that unmask a region pass the server in clear: the server knows the sum of every region."""
+def test_every_role_without_seal_refuses_masked_sums_with_a_target_on_a_country(tmp_path):
+    """Where the shares that unmask a region pass the server in clear, the server knows the sum of every region."""
     world = MaskedWorld(tmp_path, SIZES, outer=OUTER, epsilon=HIDDEN)
     plan = verified_plan(world.plan)
     roles = {
         "server": lambda: MaskedServer.open(tmp_path / "server", plan, MODEL),
-        "server of regions": lambda: MaskedServer.open(tmp_path / "server", plan, MODEL, by_region=True),
+        "coordinator": lambda: Coordinator.open(tmp_path / "server", plan, MODEL, logical=True),
         "round": world.round,
-        "country": lambda: StagedNode.open(tmp_path / "east.db", plan, "east", tmp_path / "east.key"),
-        "region": lambda: MaskedRegion.open(tmp_path / "a.db", plan, "a"),
         "silo": lambda: world.silo("a1"),
     }
     for opened in roles.values():
         with pytest.raises(ExchangeError, check=coded("plan.tiers-unmet", tiers="country")):
             opened()
+    with pytest.raises(ExchangeError, check=coded("region.key-missing", region="a")):
+        MaskedRegion.open(tmp_path / "a.db", plan, "a")
     assert not (tmp_path / "server").exists()
+    assert not (tmp_path / "a.db").exists()
     assert not world.ledger("a1")
 
 
@@ -354,3 +373,107 @@ def test_a_silo_counts_observers_of_a_country_as_those_of_the_region(tmp_path):
     [entry] = world.ledger("a1")
     shifts = entry.cost.shifts
     assert shifts["silo"] > shifts["region"] == shifts["country"] > shifts["federation"]
+
+
+def test_a_silo_whose_answers_are_sealed_counts_observers_of_a_country_by_the_sums_of_the_country(make):
+    policy = "largest_epsilon_above = 4.0\nlargest_epsilon_inside = 8.0\n[largest_epsilon]\ncountry = 2.0\n"
+    tree = make(policy=policy)
+    tree.run()
+    [entry] = tree.world.ledger("a1")
+    shifts = entry.cost.shifts
+    assert shifts["silo"] > shifts["region"] > shifts["country"] >= shifts["federation"]
+    stated = tree.plan.content().silos[0].epsilon
+    assert stated["country"] <= 2.0 < stated["region"]
+
+
+def test_the_server_that_carries_a_masked_round_reads_no_answer_of_a_silo(make):
+    """No carried byte is a signed answer but public keys and attestations, which the region shows to all its silos."""
+    tree = make(rounds=1)
+    tree.run()
+    answers = [data for data in tree.carried if b"fulcrum.sealed-answer/1" in data[:200]]
+    requests = [data for data in tree.carried if b"fulcrum.sealed-answer/1" not in data[:200]]
+    assert len(answers) == len(requests) == 12 * len(STAGES)
+    for data in answers:
+        with pytest.raises(ExchangeError):
+            member_reply_from_bytes(data)
+        assert b"fulcrum.masking/1" not in data
+    seen = set()
+    for request in map(request_from_bytes, requests):
+        shown = [*getattr(request, "keys", ()), *getattr(request, "attestations", ())]
+        seen |= {member_reply_from_bytes(data).holds for data in shown}
+    assert seen == {KEYS, ATTESTATION}
+    vectors = {data for _, _, data in tree.world.left}
+    assert len(vectors) == 12
+    for vector in vectors:
+        body = bytes(member_reply_from_bytes(vector).body)
+        assert len(body) == 8 * 40  # the country adds modulo 2^64
+        assert not any(body[place : place + 16] in data for data in tree.carried for place in range(0, len(body), 16))
+
+
+def test_a_server_that_plays_a_region_gets_answers_that_the_region_alone_opens(make):
+    """The server sends requests of its own; every answer, and every repeated answer, opens with the key of the plan."""
+    tree = make(rounds=1)
+    begin = tree.node("a").begin(call(tree, KEYS), MODEL)
+    keys = {silo: tree.world.answer(silo, request) for silo, request in begin.items()}
+    again = {silo: tree.world.answer(silo, request) for silo, request in begin.items()}
+    assert not set(keys.values()) & set(again.values())
+    opened = {silo: tree.world.opened(silo, data) for silo, data in keys.items()}
+    assert opened == {silo: tree.world.opened(silo, data) for silo, data in again.items()}
+    for other in ("b", "east"):
+        with pytest.raises(ExchangeError, check=coded("seal.region-differs")):
+            AnswerOpener(tree.plan, "b", tree.world.folder / "b.key").open(keys["a1"])
+        with pytest.raises(ExchangeError, check=coded("key.not-of-plan")):
+            AnswerOpener(tree.plan, "a", tree.world.folder / f"{other}.key")
+
+
+def test_a_region_takes_sealed_answers_of_its_silos_alone_and_each_once(make):
+    tree = make()
+    node = tree.node("a")
+    begin = node.begin(call(tree, KEYS), MODEL)
+    sealed = {silo: tree.world.answer(silo, request) for silo, request in begin.items()}
+    inside = {silo: tree.world.opened(silo, data) for silo, data in sealed.items()}
+    foreign = tree.node("b").begin(call(tree, KEYS), MODEL)
+    changed = bytearray(sealed["a1"])
+    changed[-1] ^= 1
+    sealer = AnswerSealer(tree.plan, "a1")
+    stranger = load_private_key(tree.plan, "a2", tree.world.folder / "a2.key", "signing")
+    answer = member_reply_from_bytes(inside["a1"])
+    forged = signed_reply(KEYS, answer.session, "a1", bytes(answer.body), stranger)
+    for wrong, code in (
+        (inside["a1"], "message.malformed"),  # in clear: its carrier has read it
+        (bytes(changed), "seal.not-opened"),
+        (tree.world.answer("b1", foreign["b1"]), "seal.region-differs"),
+        (sealer.seal(inside["a2"], 1), "seal.content-foreign"),  # another silo's answer under this silo's name
+        (sealer.seal(inside["a1"], 2), "seal.content-foreign"),
+        (sealer.seal(b"junk", 1), "message.malformed"),
+        (sealer.seal(forged, 1), "mask.reply-signature"),  # everybody can seal, and the silo alone can sign
+        (sealer.seal(inside["a1"] + bytes(1 << 16), 1), "mask.reply-too-long"),
+    ):
+        with pytest.raises(ExchangeError, check=coded(code)):
+            node.take(wrong)
+    assert node.missing == {"a1", "a2", "a3"}
+    assert node.take(sealed["a1"]) == "a1"
+    with pytest.raises(ExchangeError, check=coded("mask.reply-unexpected", silo="a1")):
+        node.take(sealer.seal(inside["a1"], 1))
+    assert node.missing == {"a2", "a3"}
+
+
+def test_a_sum_that_a_silo_moves_to_the_edge_wraps_alike_at_every_tier(make):
+    """With fewer bits in the region than at the country, the total would show where the sum of the region wrapped."""
+    tree = make(rounds=1)
+    group = group_of(tree.plan, "a")
+    assert (group.bits, group_of_open(tree, "a").bits) == (64, 32)
+
+
+def group_of_open(tree, region):
+    """The same group under the plan without the target on the country, whose server reads every regional sum."""
+    plan = fulcrum.plan(
+        tree.world.plan.federation,
+        rounds=1,
+        epsilon={"region": 4.0},
+        parameters=40,
+        purpose="deployment",
+        aggregation="masked",
+        keys=tree.world.plan.keys,
+    )
+    return group_of(verified_plan(plan), region)

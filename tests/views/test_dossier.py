@@ -169,6 +169,13 @@ def test_words_follow_who_adds_up():
     assert "aggregators" in models[0]
     assert "the sum of each of 4 regions" in models[1]
     assert "the sum of all and nothing finer" in models[2]
+    countries = fulcrum.Federation.from_sizes({"a": [9] * 3, "b": [9] * 3}, outer={"country": {"x": ["a", "b"]}})
+    below = fulcrum.plan(countries, rounds=3, epsilon={"region": 2.0, "country": 1.0}, aggregation="masked")
+    model = registry_entry(below, FULL)["deployment"]["deployment_model"]["model_name_details"]
+    assert "sealed to 2 aggregators, one for each region, of which each gets the sum of its region" in model
+    assert (
+        "against the server and the region aggregators together with 1 silo" in questions_of(below, Answers())[0].answer
+    )
 
 
 def test_a_small_epsilon_needs_no_reasons_and_a_measured_model_no_words():

@@ -6,16 +6,19 @@
         region.take(answer)
     reply = region.finish()                        # the end of the stage, the sum, or a Withheld
 
-The aggregator has no key and sees no release: every vector that arrives carries masks, and the unmasked sum is the
-finest result. The silos do not trust the aggregator with this: `fulcrum.core.masking.member_protocol` protects the
-silos of the group against an aggregator that deviates.
+The aggregator sees no release: every vector that arrives carries masks, and the unmasked sum is the finest result.
+Silos do not trust the aggregator with this: `fulcrum.core.masking.member_protocol` protects the silos of the group
+against an aggregator that deviates. If an outer aggregator adds up the sum, silos seal their answers to the key of
+their aggregator, and no other answer counts; otherwise the aggregator has no key.
 """
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
+from fulcrum.aggregation.answer_opening import AnswerOpener
 from fulcrum.aggregation.masked_group import STAGES, MaskedGroup, longest_answer_of, session_of
 from fulcrum.aggregation.model_checks import checked_model
 from fulcrum.aggregation.region_store import RegionFile
@@ -25,6 +28,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.declines import DECLINED, check_decline
 from fulcrum.core.masking.masking_group import Group, group_of
 from fulcrum.core.masking.masking_messages import KEYS, member_reply_from_bytes
+from fulcrum.core.messages.membership import seals_answers
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.regional_reply import RegionalSum
 from fulcrum.core.plan.plan_reader import SupportsContent
@@ -46,28 +50,41 @@ class MaskedRegion(ClosedAtTheEnd):
     interrupted, and the server begins another attempt. An `ExchangeError` refuses a message and changes no state.
     """
 
-    def __init__(self, file: RegionFile, plan: VerifiedPlan, group: Group) -> None:
-        self._file, self._plan, self._group = file, plan, group
+    def __init__(self, file: RegionFile, plan: VerifiedPlan, group: Group, opener: AnswerOpener | None = None) -> None:
+        self._file, self._plan, self._group, self._opener = file, plan, group, opener
         self._call: StageCall | None = None
         self._running: MaskedGroup | None = None
         self._declined: set[str] = set()
         self._reply: bytes | None = None
 
     @classmethod
-    def open(cls, path: PathLike, plan: SupportsContent, region: str, *, create: bool = True) -> Self:
+    def open(
+        cls,
+        path: PathLike,
+        plan: SupportsContent,
+        region: str,
+        key: str | Path | None = None,
+        *,
+        create: bool = True,
+    ) -> Self:
         """Opens the file of a region under a plan.
 
         Args:
             path: The file; no other process may hold the file.
             plan: A plan with masked sums by region and the keys of the silos; a deployment plan must verify.
             region: The region.
+            key: The region's private X25519 key file, under a plan with outer aggregators.
             create: True makes a missing file; False refuses a missing file, since the sums of the past are lost.
         """
         plan = verified_plan(plan, error=ExchangeError)
         check_silos_draw_noise(plan)
-        check_aggregation(plan, "masked")
-        group = group_of(plan, region)
-        return cls(RegionFile.open(path, region=region, plan_digest=plan.digest, create=create), plan, group)
+        check_aggregation(plan, "masked", sealed=True)
+        group, opener = group_of(plan, region), None
+        if seals_answers(plan):
+            if key is None:
+                raise ExchangeError("region.key-missing", region=region)
+            opener = AnswerOpener(plan, region, key)
+        return cls(RegionFile.open(path, region=region, plan_digest=plan.digest, create=create), plan, group, opener)
 
     def close(self) -> None:
         """Closes the file; a second call has no effect."""
@@ -113,10 +130,12 @@ class MaskedRegion(ClosedAtTheEnd):
         """Stores a silo's answer or decline and returns the silo; refuses every other message."""
         if self._running is None or self._reply is not None:
             raise ExchangeError("region.stage-over", region=self._group.name)
-        answer = member_reply_from_bytes(data)
         most = longest_answer_of(replace(self._group, parameters=self._running.parameters))
-        if len(data) > most:
-            raise ExchangeError("mask.reply-too-long", bytes=len(data), most=most)
+        if self._opener is not None:
+            _check_length(data, most + self._opener.overhead)
+            data = self._opener.open(data)  # refuses an answer that is not sealed, which its carrier has read
+        answer = member_reply_from_bytes(data)
+        _check_length(data, most)
         if answer.holds != DECLINED:
             return self._running.take(data)
         check_decline(answer, self._running.stage, self._running.session, self._group.keys)
@@ -179,6 +198,11 @@ class MaskedRegion(ClosedAtTheEnd):
         if data is None or _digest(data) != digest:
             raise StorageError("region.answer-damaged", file=self._file.path, round_number=round_number)
         return data
+
+
+def _check_length(data: bytes, most: int) -> None:
+    if len(data) > most:
+        raise ExchangeError("mask.reply-too-long", bytes=len(data), most=most)
 
 
 def check_call(call: StageCall, plan: VerifiedPlan, region: str) -> None:

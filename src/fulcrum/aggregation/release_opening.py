@@ -1,20 +1,13 @@
 """The opening of sealed releases at a region: only a complete envelope, signed by a silo of the region, opens."""
 
+from collections.abc import Container
 from pathlib import Path
 
 from fulcrum.core.messages.framing import decode, unframe
 from fulcrum.core.messages.membership import members_of, step_of
 from fulcrum.core.messages.release_message import Release
-from fulcrum.core.messages.sealing import (
-    DECLINED,
-    FORMAT,
-    Context,
-    Decline,
-    Envelope,
-    check_round,
-    ciphertext_digest,
-    sealing_suite,
-)
+from fulcrum.core.messages.sealing import DECLINED, FORMAT, Decline, Envelope, check_round, ciphertext_digest
+from fulcrum.core.messages.sealing_context import Context, sealing_suite
 from fulcrum.core.plan.keys import load_private_key, plan_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError
@@ -46,7 +39,7 @@ class Opener:
     def open(self, data: bytes) -> Release:
         """Returns the release in an envelope; raises `ExchangeError` for every other message."""
         envelope, sealed = unframe(data, Envelope, f"a sealed release of format {FORMAT}")
-        self._check_context(envelope)
+        check_context(envelope, self._plan, self._region, self._from)
         silo, number = envelope.silo, envelope.round_number
         self._check_signature(envelope, envelope.binding(FORMAT, ciphertext_digest(sealed)))
         try:
@@ -66,7 +59,7 @@ class Opener:
     def open_decline(self, data: bytes) -> tuple[str, int]:
         """Returns silo and round of a signed decline; raises `ExchangeError` for every other message."""
         decline = decode(data, Decline, f"a decline of format {DECLINED}")
-        self._check_context(decline)
+        check_context(decline, self._plan, self._region, self._from)
         self._check_signature(decline, decline.binding(DECLINED))
         return decline.silo, decline.round_number
 
@@ -77,26 +70,26 @@ class Opener:
         except primitives("sealed releases need").invalid_signature:
             raise ExchangeError("seal.signature-invalid", noun=_noun(message), silo=silo, round_number=number) from None
 
-    def _check_context(self, message: Envelope | Decline) -> None:
-        """Refuses a message that names another plan, another region or a silo of another region."""
-        noun = _noun(message)
-        if message.plan_digest != self._plan.digest:
-            digest = _short(message.plan_digest)
-            raise ExchangeError("seal.plan-differs", noun=noun, digest=digest, expected=self._plan.digest)
-        if message.region != self._region:
-            raise ExchangeError("seal.region-differs", noun=noun, region=self._region)
-        if message.silo not in self._from:
-            raise ExchangeError("seal.silo-not-of-region", noun=noun, region=self._region)
-        check_round(self._plan, message.silo, message.round_number)
-
 
 def unseal(data: bytes, plan: VerifiedPlan, region: str, key: str | Path) -> Release:
     """Returns the release in an envelope, opened with the region's private X25519 key file; see `Opener`."""
     return Opener(plan, region, key).open(data)
 
 
-def _noun(message: Envelope | Decline) -> str:
-    return "release" if isinstance(message, Envelope) else "decline"
+def check_context(message: Context, plan: VerifiedPlan, region: str, members: Container[str]) -> None:
+    """Raises `ExchangeError` for a message that names another plan, another region or a silo of another region."""
+    noun = _noun(message)
+    if message.plan_digest != plan.digest:
+        raise ExchangeError("seal.plan-differs", noun=noun, digest=_short(message.plan_digest), expected=plan.digest)
+    if message.region != region:
+        raise ExchangeError("seal.region-differs", noun=noun, region=region)
+    if message.silo not in members:
+        raise ExchangeError("seal.silo-not-of-region", noun=noun, region=region)
+    check_round(plan, message.silo, message.round_number)
+
+
+def _noun(message: Context) -> str:
+    return {Envelope: "release", Decline: "decline"}.get(type(message), "answer")
 
 
 def _short(digest: str) -> str:

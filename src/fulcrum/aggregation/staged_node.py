@@ -52,7 +52,7 @@ class StagedNode(ClosedAtTheEnd):
     def open(cls, path: PathLike, plan: SupportsContent, name: str, key: str | Path, *, create: bool = True) -> Self:
         """Opens the file of an outer node under a plan with masked sums; see `Region.open`."""
         plan = verified_plan(plan, error=ExchangeError)
-        check_aggregation(plan, "masked")
+        check_aggregation(plan, "masked", sealed=True)
         node = Region.open(path, plan, name, key, create=create)
         return cls(node, plan, name, aggregation_of(plan), SumOpener(plan, name, key))
 

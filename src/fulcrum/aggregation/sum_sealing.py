@@ -41,7 +41,8 @@ from fulcrum.aggregation.stage_messages import StageEnd, reply_of_region
 from fulcrum.core.messages.aggregation_tree import tree_of
 from fulcrum.core.messages.framing import frame, unframe
 from fulcrum.core.messages.regional_reply import RegionalReply
-from fulcrum.core.messages.sealing import ciphertext_digest, sealing_suite
+from fulcrum.core.messages.sealing import ciphertext_digest
+from fulcrum.core.messages.sealing_context import sealing_suite
 from fulcrum.core.plan.keys import load_private_key, plan_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.topology import ROOT

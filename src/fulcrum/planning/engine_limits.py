@@ -41,7 +41,6 @@ def refusals(plan: "Plan") -> tuple[str, ...]:
     """Returns the reasons why NVIDIA FLARE will not run a plan, a sentence with a remedy each; empty if it will."""
     reasons = (
         _on_tiers(plan),
-        _on_masked_tiers(plan),
         _on_injection(plan),
         _on_size(plan),
         _on_letters(plan),
@@ -59,9 +58,7 @@ def refusals_on_flower(plan: "Plan") -> tuple[str, ...]:
 
 def _on_flower(plan: "Plan") -> Iterator[str]:
     silos = plan.federation.silo_names.tolist()
-    if refusal := _on_masked_tiers(plan):
-        yield refusal
-    elif unmet := ", ".join(unmet_tiers(plan)):
+    if unmet := ", ".join(unmet_tiers(plan)):
         yield (
             f"Flower has no aggregators, so its server sees the sums of regions, and the plan has a target against a "
             f"server that sees the sums of {unmet} alone. Run the plan on NVIDIA FLARE, or plan without the "
@@ -92,16 +89,6 @@ def _on_tiers(plan: "Plan") -> str:
     """Returns a refusal of changing membership in a federation with tiers above the regions."""
     several = _several_tiers(plan) if plan.federation.rosters is not None else ""
     return several and f"this engine runs plans whose membership changes with one tier of regions, {several}"
-
-
-def _on_masked_tiers(plan: "Plan") -> str:
-    """Returns a refusal of masked sums with a target on an outer tier: the server carries what unmasks each region."""
-    unmet = ", ".join(unmet_tiers(plan)) if plan.is_masked else ""
-    return unmet and (
-        f"the answers of masked silos pass the server, which can so compute the sum of every region, and the plan has "
-        f"a target against a server that sees the sums of {unmet} alone. Plan with --aggregation trusted on NVIDIA "
-        f"FLARE, or without the target of {unmet}"
-    )
 
 
 def _several_tiers(plan: "Plan") -> str:

@@ -116,9 +116,9 @@ class MaskedServer:
         """Opens the server on a folder: at the round of the checkpoint, or at round 1; see `Coordinator.open`.
 
         The model is stored in double precision and sent in the precision of `start`. With `by_region` the groups of
-        regions are summed by regional aggregators.
+        regions are summed by regional aggregators, to which silos seal their answers under outer aggregators.
         """
-        check_aggregation(plan, "masked")
+        check_aggregation(plan, "masked", sealed=by_region)
         coordinator = Coordinator.open(
             folder, plan, start, classes=classes, learning_rate=learning_rate, logical=not by_region
         )

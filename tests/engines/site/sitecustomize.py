@@ -223,12 +223,14 @@ def fall() -> None:
 
     from fulcrum.aggregation.masked_region import MaskedRegion
     from fulcrum.aggregation.stage_messages import stage_call_from_bytes
+    from fulcrum.aggregation.staged_node import StagedNode
     from fulcrum.core.silo.masked_station import MaskedStation
     from fulcrum.server.regional_round import RegionalRound
 
     def of_call(self, data, *_):
         made = stage_call_from_bytes(data)
-        return self._group.name, made.round_number, made.stage
+        name = self._name if isinstance(self, StagedNode) else self._group.name
+        return name, made.round_number, made.stage
 
     def of_request(self, data, *_):
         made = request_from_bytes(data)
@@ -236,8 +238,46 @@ def fall() -> None:
 
     striking(RegionalRound, "take", lambda self, *_: ("server", self._number, self.stage))
     striking(MaskedRegion, "begin", of_call)
+    striking(StagedNode, "begin", of_call)
     striking(MaskedStation, "masked_update", of_request)
     striking(MaskedStation, "answer", of_request)
+
+
+def tumble() -> None:
+    """In each round of trusted sums the job process of the site is killed at another point of its work, once a round."""
+    import signal
+
+    from fulcrum.aggregation.regional_aggregator import Region
+    from fulcrum.core.silo.silo_release import SiloStation
+    from fulcrum.server.coordinator import Coordinator
+
+    def striking(kind, method, place, before, after):
+        work = getattr(kind, method)
+
+        def struck(self, *arguments, **named):
+            name, number, points = place(self, *arguments)
+            mark = Path(f"{os.environ['FULCRUM_TEST_RECORD']}.fell-{name}-{number}")
+            at = (number - 1) % points
+            if at == before and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = work(self, *arguments, **named)
+            if at == after and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        setattr(kind, method, struck)
+
+    def of_node(self, *arguments):
+        return self._region, arguments[-1], 4
+
+    striking(SiloStation, "answer", lambda self, model, number: (self._site.settings.name, number, 2), 0, 1)
+    striking(Region, "is_summed", of_node, 0, -1)
+    striking(Region, "accept", of_node, -1, 1)
+    striking(Region, "close_round", of_node, 2, 3)
+    striking(Coordinator, "receive", lambda self, *_: ("server", self.round_number, 4), 0, 1)
+    striking(Coordinator, "finish_round", lambda self: ("server", self.round_number, 4), 2, 3)
 
 
 def forward() -> None:
@@ -247,8 +287,8 @@ def forward() -> None:
 
     close_round = Region.close_round
 
-    def forwarded(self, round_number, **named):
-        answer = close_round(self, round_number, **named)
+    def forwarded(self, round_number, **_named):
+        answer = close_round(self, round_number, forget=False)  # the sums of children stay, to be sent
         if self._region != os.environ["FULCRUM_TEST_FORWARD"] or not isinstance(answer, RegionalSum):
             return answer
         _, data = self._file.release_of(round_number, min(self.members))

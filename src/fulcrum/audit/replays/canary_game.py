@@ -32,7 +32,7 @@ from fulcrum.audit.replays.replaying import Reading, Replays, replay_stage
 from fulcrum.core.accounting import epsilon_of_shift
 from fulcrum.core.messages.membership import index_of
 from fulcrum.core.privacy_unit import PrivacyUnit
-from fulcrum.core.topology import ROOT
+from fulcrum.core.topology import ROOT, SILO
 from fulcrum.errors import ParameterError
 from fulcrum.planning.plan import Plan
 from fulcrum.version import package_version
@@ -222,7 +222,8 @@ def _finding(plan: Plan, played: Replays, reading: Reading, errors: Errors, reas
     if reasons.violated and len(stage.canary_silos) > unit.silos_per_person:
         reasons.violated.append(two_silos_reason(unit, len(stage.canary_silos)))
     if reading.messages > 1:
-        tier = "region" if stage.tier == plan.federation.innermost.name else stage.tier
+        of_region = stage.tier == plan.federation.innermost.name or (plan.is_masked and stage.tier == SILO)
+        tier = "region" if of_region else stage.tier
         reasons.violated.append(f"The {tier} sends {reading.messages} messages up in a round, and not one sum.")
     # A claim for a person in several silos covers every placement, and most placements reach less.
     if reach < claim.stated and unit.silos_per_person == 1:

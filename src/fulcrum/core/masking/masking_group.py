@@ -32,7 +32,7 @@ from fulcrum.core.masking.harary_graph import neighbour_count
 from fulcrum.core.masking.masking_messages import Begin, Session
 from fulcrum.core.masking.masking_thresholds import expected_absences, of_all_regions, silos_of_one_key, threshold_for
 from fulcrum.core.messages.membership import group_name_of, members_of, regions_of, senders_of, step_of
-from fulcrum.core.plan.figures import group_tier
+from fulcrum.core.plan.figures import group_tier, unmet_tiers
 from fulcrum.core.plan.keys import plan_key
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.verified_plan import VerifiedPlan
@@ -67,7 +67,8 @@ class Group:
         step: The lattice step of the masked integers.
         deployed: True if `step` is the plan's own lattice step; a research plan is masked on a finer lattice.
         largest: By member, the largest possible coordinate of a release, in steps.
-        bits: The width of a masked integer; a sum over all members never wraps.
+        bits: The width of a masked integer; a sum over all honest members never wraps. Always 64 under a target on an
+            outer tier, whose aggregators add modulo 2^64.
     """
 
     plan_digest: str
@@ -183,7 +184,9 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
         step=own_step,
         deployed=step is not None,
         largest=largest,
-        bits=_bits(largest.values(), name),
+        # A masked sum wraps modulo 2^bits, and an outer aggregator that hides the sum adds modulo 2^64. With fewer bits
+        # here a silo could move the sum to the edge: the total would show the server how each coordinate wrapped.
+        bits=max(_bits(largest.values(), name), WIDTHS[-1] if unmet_tiers(plan) else 0),
     )
 
 

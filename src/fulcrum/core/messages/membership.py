@@ -43,6 +43,11 @@ def summing_tiers(plan: PlanData) -> tuple[Tier, ...]:
     return plan.federation.tiers[:1] if is_one_group(plan) or plan.server != "sum" else plan.federation.tiers
 
 
+def seals_answers(plan: PlanData) -> bool:
+    """Returns True for masked sums under outer aggregators, to whose engines silos seal their answers."""
+    return plan.is_masked and len(summing_tiers(plan)) > 1
+
+
 def group_name_of(plan: PlanData, silo: str) -> str:
     """Returns the name of a silo's masked group."""
     region = region_of(plan, silo)

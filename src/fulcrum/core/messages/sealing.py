@@ -37,47 +37,22 @@ Limits:
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from fulcrum.core.messages.framing import frame
 from fulcrum.core.messages.membership import region_of, step_of
 from fulcrum.core.messages.release_message import Release
+from fulcrum.core.messages.sealing_context import Context, sealing_suite
 from fulcrum.core.plan.keys import load_private_key, plan_key
 from fulcrum.core.plan.verified_plan import VerifiedPlan
-from fulcrum.errors import ExchangeError, MissingExtraError
-from fulcrum.primitives import primitives
+from fulcrum.errors import ExchangeError
 
 FORMAT = "fulcrum.sealed/2"
 """The format of an envelope. Format 1 was not HPKE; envelopes of format 1 are refused."""
 
 DECLINED = "fulcrum.declined/1"
 """The format of a decline."""
-
-
-class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan, silo, region and round to which signature and encryption bind a message.
-
-    Attributes:
-        plan_digest: The digest of the plan.
-        silo: The silo that sends the message.
-        region: The region that receives the message.
-        round_number: The round, from 1.
-    """
-
-    plan_digest: str
-    silo: str
-    region: str
-    round_number: int
-
-    def binding(self, kind: str, *more: bytes) -> bytes:
-        """Returns the bytes for the `info` of the encryption, and for the signature.
-
-        - The kind stands first: the signature of a decline never verifies for a release, nor the reverse.
-        - The bytes are msgpack, and a plan's signature is over a text: neither signature verifies for the other.
-        """
-        return msgspec.msgpack.encode((kind, self.plan_digest, self.silo, self.region, self.round_number, *more))
 
 
 class Envelope(Context, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="format", tag=FORMAT):
@@ -146,14 +121,6 @@ class Sealer:
 def seal(release: Release, plan: VerifiedPlan, key: str | Path) -> bytes:
     """Returns a release, sealed to the region and signed with the silo's private Ed25519 key file; see `Sealer`."""
     return Sealer(plan, release.silo, key).seal(release)
-
-
-def sealing_suite() -> Any:
-    """Returns the HPKE suite for releases; raises `MissingExtraError` where the package cryptography has no HPKE."""
-    suite = primitives("sealed releases need").hpke
-    if suite is None:
-        raise MissingExtraError("extra.cryptography-old")
-    return suite
 
 
 def ciphertext_digest(sealed: bytes | memoryview) -> bytes:

@@ -14,23 +14,43 @@ false sentence.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Self
 
 from fulcrum.core.plan.guarantee import FILTERS, Guarantee, is_below_target
 from fulcrum.core.topology import ROOT, SILO
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EarlierGuarantee(Guarantee):
-    """The figures of a guarantee, in the earlier words.
+class UnsealedGuarantee(Guarantee):
+    """The figures of a guarantee, in the words before silos sealed their answers to an aggregator.
+
+    The words let the server of masked sums see the sum of every region. The server sees less since, so the words claim
+    no protection that is missing.
+    """
+
+    @classmethod
+    def of(cls, guarantee: Guarantee) -> Self:
+        """Returns the earlier words of a guarantee."""
+        return cls(**{field.name: getattr(guarantee, field.name) for field in fields(Guarantee)})
+
+    @property
+    def hides_regions(self) -> bool:
+        """False: no earlier words hid the sums of masked regions from the server."""
+        return False
+
+    @property
+    def untrue(self) -> str:
+        """The reason for which the earlier words are false; an empty string for true words."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierGuarantee(UnsealedGuarantee):
+    """The figures of a guarantee, in the earliest words.
 
     The strings are parts of signed files and never change. A method below overrides the method of `Guarantee` whose
     words were different.
     """
-
-    @classmethod
-    def of(cls, guarantee: Guarantee) -> "EarlierGuarantee":
-        """Returns the earlier words of a guarantee."""
-        return cls(**{field.name: getattr(guarantee, field.name) for field in fields(Guarantee)})
 
     @property
     def untrue(self) -> str:

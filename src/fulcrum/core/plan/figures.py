@@ -67,11 +67,15 @@ def observed_tier(plan: PlanData, tier: str | None = None) -> str:
 def charged_tier(plan: PlanData, tier: str) -> str:
     """Returns the tier against whose observers a ledger charges, and a policy limits, a release for `tier`.
 
-    The answers that unmask the sum of a region pass the server in clear, so the server knows every regional sum. An
-    aggregator of an outer tier then hides nothing from the server, and its observers count as those of the region.
+    Under masked sums with a target on an outer tier, a silo answers where its answers are sealed to its region, and
+    nowhere else: no server reads the sum of the region. Other plans with masked sums run on any engine, also where the
+    server reads the answers that unmask each region. An outer aggregator then hides nothing from the server, and the
+    observers of all outer tiers count as those of the region. Both follow from the plan alone, so that a silo that
+    changes its engine is charged alike.
     """
     federation = plan.federation
-    if plan.is_masked and not is_one_group(plan) and tier in (outer.name for outer in federation.tiers[1:]):
+    runs_anywhere = plan.is_masked and not is_one_group(plan) and not unmet_tiers(plan)
+    if runs_anywhere and tier in (outer.name for outer in federation.tiers[1:]):
         return federation.innermost.name
     return tier
 

@@ -367,13 +367,31 @@ class Guarantee:
         """Returns the claim on masked sums; the sum of a single silo hides nothing."""
         whole = "the federation" if self.one_group else f"a {self.masked_tier}"
         alone = f"; the sum of {whole} of one silo is that silo's own update" if self.smallest_group == 1 else ""
+        if self.hides_regions:
+            return (
+                f"sums are masked, and updates are sealed to the aggregator of their {self.innermost}: the aggregator "
+                f"gets {self._masked_sums()} from masked updates, and by itself learns nothing finer, and the server "
+                f"reads no sum of a {self.innermost}, while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 "
+                f"hold{alone}"
+            )
         return (
             f"sums are masked: the server gets {self._masked_sums()} from masked updates, and by itself learns nothing "
             f"finer while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 hold{alone}"
         )
 
+    @property
+    def hides_regions(self) -> bool:
+        """True for masked sums with an epsilon against observers of an outer tier, who see no sum of a region."""
+        return self.aggregation == "masked" and not set(self.worst) <= {self.innermost, SILO, ROOT}
+
+    def _server(self) -> str:
+        """Returns the parties that see masked sums in the finest form."""
+        return f"the server and the {self.innermost} aggregators" if self.hides_regions else "the server"
+
     def _masked_sums(self) -> str:
         """Returns the sums that the server gets."""
+        if self.hides_regions:
+            return f"the sum of the {self.masked_tier}"
         return "the global sum alone" if self.masked_tier == ROOT else f"the sum of each {self.masked_tier}"
 
     def _on_noise(self) -> str:
@@ -400,7 +418,7 @@ class Guarantee:
         if tier == SILO and self.aggregation == "masked":
             count, other = max(1, self.colluders), "other " if self.unit.is_within_silo else ""
             whose = "each" if self.one_group else its
-            return f"the server{always} together with {_silos(count, other)} of {whose} {self.innermost}"
+            return f"{self._server()}{always} together with {_silos(count, other)} of {whose} {self.innermost}"
         if tier == SILO:
             return f"whoever sees {its} own updates, such as its {self.innermost} aggregator"
         if self.one_group:  # outside the federation: a silo of another region sees the sum and knows its own noise
@@ -414,7 +432,7 @@ class Guarantee:
         """Returns the observer of a tier for a person with records in several silos, perhaps of several nodes."""
         if tier == SILO and self.aggregation == "masked":
             silos = _silos(max(1, self.colluders), "other ")
-            return f"the server{always} together with {silos} of each {self.innermost} of these silos"
+            return f"{self._server()}{always} together with {silos} of each {self.innermost} of these silos"
         if tier == SILO:
             return f"whoever sees the updates of these silos, such as their {self.innermost} aggregators"
         only = "" if tier == self.innermost else " and no sum below them"

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fulcrum.checks import Check
-from fulcrum.core.plan.earlier_words import EarlierGuarantee
+from fulcrum.core.plan.earlier_words import EarlierGuarantee, UnsealedGuarantee
 from fulcrum.core.plan.guarantee import NO_PROTECTION, Guarantee
 from fulcrum.core.plan.plan_file import Epsilon, PlanFile, content_digest, values_by_silo
 from fulcrum.core.plan.plan_reader import SupportsContent, content_in
@@ -142,12 +142,12 @@ def _words(content: PlanFile, seen: Recomputed) -> Check:
         persons=stated_epsilons(content.summary),
         scheduled=seen.phases is not None,
     )
-    differing, earlier = _differing_words(content, words), EarlierGuarantee.of(words)
-    if not differing:
+    if not (differing := _differing_words(content, words)):
         return Check(name="words", holds=True, detail="statement, adjacency, assumptions")
-    problem = earlier.untrue and f"not true: {earlier.untrue}. Make the plan again with: fulcrum plan"
-    if _differing_words(content, earlier):
-        problem = f"the {differing} is not what the figures say"
+    problem = f"the {differing} is not what the figures say"
+    for earlier in (UnsealedGuarantee.of(words), EarlierGuarantee.of(words)):
+        if not _differing_words(content, earlier):
+            problem = earlier.untrue and f"not true: {earlier.untrue}. Make the plan again with: fulcrum plan"
     return _check("words", problem, "statement, adjacency, assumptions, in earlier words that are true")
 
 

@@ -27,13 +27,15 @@ class MaskedSilo(MaskedStation):
         site: The silo's own folder, with ledger and record of masked rounds.
         training: The object that trains in this process, for an engine that calls the user's code. By default the
             site's training module trains in a separate process.
+        sealed: True on an engine with an aggregator in every region, which opens sealed answers (`MaskedRegion`).
 
     Raises:
         FulcrumError: The plan or the policy does not let this silo take part.
     """
 
-    def __init__(self, site: Site, training: Training | None = None) -> None:
-        super().__init__(site, worker_of(site.settings) if training is None else InProcessTraining(training))
+    def __init__(self, site: Site, training: Training | None = None, *, sealed: bool = False) -> None:
+        trained = worker_of(site.settings) if training is None else InProcessTraining(training)
+        super().__init__(site, trained, sealed=sealed)
         if training is None:
             check_installed(site.settings.train)
 

@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fulcrum.arrays import FloatArray
+from fulcrum.core.masking.answer_sealing import AnswerSealer
 from fulcrum.core.masking.masking_group import Group, check_sheltered, group_of
 from fulcrum.core.masking.masking_messages import Attested, Begin, Inbox, Request, Survivors, request_from_bytes
 from fulcrum.core.masking.member_protocol import MemberProtocol
 from fulcrum.core.masking.member_replies import MemberReplies
 from fulcrum.core.masking.member_store import MemberStore
-from fulcrum.core.messages.membership import group_name_of
+from fulcrum.core.messages.membership import group_name_of, seals_answers
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.release_message import Release
 from fulcrum.core.plan.keys import load_private_key
@@ -50,9 +51,14 @@ class MaskedStation(ReleasingSilo):
     - the policy is read at every stage. A stricter rule holds at once, and a smaller `smallest_region` from the next
       begun round on. The silo answers no request while the policy cannot be read or forbids the plan.
 
+    With `sealed`, and outer aggregators in the plan, every answer leaves sealed to the region's key in the plan, so a
+    server learns the sum of the region by no request. Without `sealed` a plan with a target on an outer tier is
+    refused.
+
     Args:
         site: The silo's own folder, with ledger and record of masked rounds.
         training: The way to train, which turns every failure of the user's code into `TrainingFailedError`.
+        sealed: True on an engine with an aggregator in every region, which opens sealed answers.
 
     Raises:
         FulcrumError: The plan or the policy does not let this silo take part.
@@ -60,11 +66,12 @@ class MaskedStation(ReleasingSilo):
 
     _masks = True
 
-    def __init__(self, site: Site, training: Training) -> None:
+    def __init__(self, site: Site, training: Training, *, sealed: bool = False) -> None:
         super().__init__(site, training)
         plan, silo = site.plan, site.settings.name
         check_silos_draw_noise(plan)
-        check_aggregation(plan, "masked")
+        check_aggregation(plan, "masked", sealed=sealed)
+        self._sealer = AnswerSealer(plan, silo) if sealed and seals_answers(plan) else None
         self._least_in_a_sum()
         check_sheltered(plan, silo)
         self._group = group_of(plan, group_name_of(plan, silo))
@@ -95,7 +102,7 @@ class MaskedStation(ReleasingSilo):
         with self._masking(settings) as masking:
             if rounds is not None:
                 self._check_agree(message, rounds, masking)
-            return masking.answer(request)
+            return self._leave(masking.answer(request), message.session.round_number)
 
     def masked_update(
         self, request: bytes, model: Mapping[str, FloatArray], *, config_digest: str = "", settings: str = ""
@@ -117,7 +124,12 @@ class MaskedStation(ReleasingSilo):
             raise ExchangeError("mask.model-differs", round_number=session.round_number)
         release = self._release(model, session.round_number, input_digest_of(model, config_digest, settings))
         with self._masking(settings) as masking:
-            return masking.masked_input(request, whole_numbers(release, self._group))
+            masked = masking.masked_input(request, whole_numbers(release, self._group))
+        return self._leave(masked, session.round_number)
+
+    def _leave(self, answer: bytes, round_number: int) -> bytes:
+        """Returns an answer or a decline in the form that leaves the silo."""
+        return answer if self._sealer is None else self._sealer.seal(answer, round_number)
 
     def _released_rounds(self, request: Request) -> set[int]:
         """Returns the released rounds of a request's plan: without its ledger the silo answers no stage."""

@@ -11,15 +11,18 @@ from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.errors import ExchangeError
 
 
-def check_aggregation(plan: PlanData, aggregation: str) -> None:
+def check_aggregation(plan: PlanData, aggregation: str, *, sealed: bool = False) -> None:
     """Raises `ExchangeError` unless the plan was made for this kind of sums, "trusted" or "masked", and they keep it.
 
-    The server carries the answers that unmask the sum of a region, and so knows the sum: masked sums keep no target on
-    an outer tier.
+    Args:
+        plan: The plan.
+        aggregation: The kind of sums of the role.
+        sealed: True for a role whose engine has aggregators, to which silos seal their answers. Without the seal a
+            server reads the answers that unmask the sum of a region, and breaks every target on an outer tier.
     """
     if plan.aggregation != aggregation:
         raise ExchangeError("plan.aggregation-differs", plan_aggregation=plan.aggregation, aggregation=aggregation)
-    if aggregation == "masked" and (tiers := unmet_tiers(plan)):
+    if aggregation == "masked" and not sealed and (tiers := unmet_tiers(plan)):
         raise ExchangeError("plan.tiers-unmet", tiers=", ".join(tiers))
 
 

@@ -152,9 +152,9 @@ class SummingUpdater(_StageUpdater):
         """Opens the file of sums at the first use, and again after an error of the file."""
         site = self._site
         if self._region is None:
-            name = site.settings.name
+            name, key = site.settings.name, site.key
             self._region = once_free(
-                lambda: own_record(site, SUMS, lambda path: MaskedRegion.open(path, site.plan, name, create=False))
+                lambda: own_record(site, SUMS, lambda path: MaskedRegion.open(path, site.plan, name, key, create=False))
             )
         return self._region
 

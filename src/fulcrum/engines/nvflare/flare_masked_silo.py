@@ -23,10 +23,13 @@ from fulcrum.errors import FulcrumError
 
 
 class _Station(MaskedStation):
-    """A silo of masked rounds that trains by its site's own module, in a process of its own."""
+    """A silo of masked rounds that trains by its site's own module, in a process of its own.
+
+    Every message to the region passes the server, so under outer aggregators all of them are sealed, declines included.
+    """
 
     def __init__(self, site: Site) -> None:
-        super().__init__(site, worker_of(site.settings))
+        super().__init__(site, worker_of(site.settings), sealed=True)
         check_installed(site.settings.train)
 
     @property
@@ -44,7 +47,7 @@ class _Station(MaskedStation):
         """Returns the signed decline of a request: no answer of this silo will come in this stage."""
         message = request_from_bytes(request)
         self._group.check_session(message.session)
-        return signed_decline(message, self.silo, self._key)
+        return self._leave(signed_decline(message, self.silo, self._key), message.session.round_number)
 
 
 class MaskedSiloExecutor(Executor):  # type: ignore[misc]

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from fulcrum.core.masking.masking_thresholds import tolerates
-from fulcrum.core.plan.figures import unmet_tiers
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.topology import ROOT, SILO, Topology
 from fulcrum.errors import FulcrumError, ParameterError
@@ -90,8 +89,6 @@ def _attempt(levers: Callable[[PlanFigures], Iterator[Lever]], plan: PlanFigures
 def masked_variant(plan: PlanFigures) -> PlanFigures | None:
     """Returns the plan with masked sums in each region and the same targets; None if the sums cannot be masked."""
     if plan.is_masked or not plan.silos_draw_noise or plan.federation.rosters is not None:
-        return None
-    if unmet_tiers(plan):  # no silo takes part: the server of masked sums knows the sum of every region
         return None
     federation, requirement = plan.federation, replace(plan.requirement, masked=True)
     if requirement.group_tier(federation) == ROOT:

@@ -17,6 +17,7 @@ import re
 from typing import Any
 
 from fulcrum.audit.evidence.findings import Audit
+from fulcrum.core.plan.figures import unmet_tiers
 from fulcrum.errors import DataError, listing
 from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.plan import Plan
@@ -190,6 +191,11 @@ def _model(plan: Plan) -> str:
         return f"Silos report to {regions:,} aggregators, one for each {inner}, which {do} and forward sums alone."
     if plan.one_group:
         return "Silos send masked releases, of which the server gets the sum of all and nothing finer."
+    if unmet_tiers(plan):
+        return (
+            f"Silos send masked releases, sealed to {regions:,} aggregators, one for each {inner}, of which each gets "
+            f"the sum of its {inner} and nothing finer, and forwards the sum, sealed."
+        )
     return (
         f"Silos send masked releases, of which the server gets the sum of each of {regions:,} {inner}s, nothing finer."
     )

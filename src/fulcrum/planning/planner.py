@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.core.choices import BY_SILO, SPECTRUM
+from fulcrum.core.choices import BY_SILO, PRIORS
 from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
@@ -262,7 +262,7 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         rule_weights=counting.by_rule,
         server=execution.server,
         shrink=execution.shrink if shrinks else False,
-        spectrum=execution.spectrum if shrinks and execution.shrink == SPECTRUM else None,
+        spectrum=execution.spectrum if shrinks and execution.shrink in PRIORS else None,
         injection=execution.injection,
         seed=seed,
         purpose=execution.purpose,

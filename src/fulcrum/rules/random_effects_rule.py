@@ -42,12 +42,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.core.choices import HEADS, SPECTRUM
+from fulcrum.core.choices import HEADS, ONE_SCALE, PRIORS
 from fulcrum.errors import ParameterError
 from fulcrum.rules.random_effects import mix_shares, mixing_share, pool_sums
 from fulcrum.rules.server_rule import PlanFacts, RoundDiagnostics, RoundSums, ServerRule, ServerState
 from fulcrum.rules.shrinkage import shrink_rows
-from fulcrum.rules.spectrum_prior import shrink_by_spectrum
+from fulcrum.rules.spectrum_prior import shrink_by_one_scale, shrink_by_spectrum
 
 _FIRST_STEP = 0.25  # with noise alone and no signal, for two classes
 _NOISE_OF_DOUBT = 0.02  # at this `least_noise` the step follows agreement half as fast
@@ -86,8 +86,8 @@ class RandomEffectsRule(ServerRule):
         rounds: T.
         clip_norm: C.
         shrinks: True to shrink coordinates within the noise for every model, False for no model, `HEADS` for softmax
-            heads alone, whose signal is in few rows, `SPECTRUM` for heads by the prior of `spectrum_prior`.
-        spectrum: By input of a head, the public variance of the input, for `SPECTRUM`; None otherwise.
+            heads alone, whose signal is in few rows, one of `PRIORS` for heads by a prior of `spectrum_prior`.
+        spectrum: By input of a head, the public variance of the input, for `PRIORS`; None otherwise.
         least_influence: The least part of a region's share that the region's influence has, from 0 to 1.
     """
 
@@ -131,7 +131,7 @@ class RandomEffectsRule(ServerRule):
 
     def shrinks_head(self, classes: int | None) -> bool:
         """Returns True if a model with `classes` classes is shrunk; None is a model that is no softmax head."""
-        return self.shrinks is True or (self.shrinks in (HEADS, SPECTRUM) and classes is not None)
+        return self.shrinks is True or (self.shrinks in (HEADS, *PRIORS) and classes is not None)
 
     def check_model(self, shapes: Sequence[tuple[int, ...]], classes: int | None) -> None:
         """Raises `ParameterError` for a head whose rows are not those of the plan's input variances.
@@ -153,12 +153,13 @@ class RandomEffectsRule(ServerRule):
         if self.spectrum is None:
             return shrink_rows(rows, variance=variance, free=free)
         bias = np.ones(len(rows) - len(self.spectrum))
-        return shrink_by_spectrum(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
+        by_prior = shrink_by_one_scale if self.shrinks == ONE_SCALE else shrink_by_spectrum
+        return by_prior(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
 
     @property
     def key(self) -> bytes:
         """Bytes of all settings: equal for rules with equal results."""
-        shrinks = (self.shrinks is True) + 2 * (self.shrinks == HEADS) + 3 * (self.shrinks == SPECTRUM)
+        shrinks = float(self.shrinks) if isinstance(self.shrinks, bool) else 2 + (HEADS, *PRIORS).index(self.shrinks)
         spectrum = np.empty(0) if self.spectrum is None else self.spectrum
         numbers = [shrinks, self.least_noise, self.scale, self.rounds, self.clip_norm, self.least_influence]
         return np.concatenate([numbers, self.shares, self.weight, self.variance, spectrum]).tobytes()

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fulcrum.core.choices import BY_SILO, HEADS, SPECTRUM
+from fulcrum.core.choices import BY_SILO, HEADS, PRIORS, SPECTRUM
 from fulcrum.core.topology import SILO
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
@@ -59,7 +59,7 @@ def _planning_command(plan: Plan) -> str:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
-    recipe = "joint" if plan.shrink in (HEADS, SPECTRUM) else "paper"
+    recipe = "joint" if plan.shrink in (HEADS, *PRIORS) else "paper"
     parts = recipe_for(RECIPES[recipe], plan.unit, one_group=plan.one_group)
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
     if target.budget is not None:
@@ -120,7 +120,9 @@ def _planning_command(plan: Plan) -> str:
     elif plan.shrink != parts.shrink:
         words.append("--shrink" if plan.shrink else "--no-shrink")
     keys = " --keys KEYS.toml" if plan.keys else ""
-    return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"
+    # The command line has no option for a prior with several scales: earlier plans alone have this prior.
+    remark = f'  # made with shrink="{SPECTRUM}", which Python alone takes' if plan.shrink == SPECTRUM else ""
+    return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json{remark}"
 
 
 def _floor_option(plan: Plan) -> str | None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fulcrum.checks import Check
+from fulcrum.core.choices import PRIORS
 from fulcrum.core.plan.earlier_words import EarlierGuarantee
 from fulcrum.core.plan.guarantee import NO_PROTECTION, Guarantee
 from fulcrum.core.plan.plan_file import Epsilon, PlanFile, content_digest, values_by_silo
@@ -77,7 +78,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
         *([_server(content, seen)] if settings.server != "sum" else []),
-        *([_prior(content)] if settings.spectrum is not None or settings.shrink == "spectrum" else []),
+        *([_prior(content)] if settings.spectrum is not None or settings.shrink in PRIORS else []),
         *([_masking(content, seen)] if settings.aggregation == "masked" else []),
         *([_floors(content)] if settings.coupling is not None else []),
         *([_phases(content, seen.phases)] if seen.phases is not None else []),
@@ -191,7 +192,7 @@ def _server(content: PlanFile, seen: Recomputed) -> Check:
 def _prior(content: PlanFile) -> Check:
     """Checks that the server's prior reads released sums and public variances alone: post-processing of these sums."""
     settings, spectrum = content.settings, content.settings.spectrum
-    if spectrum is None or settings.shrink != "spectrum" or settings.server == "sum":
+    if spectrum is None or settings.shrink not in PRIORS or settings.server == "sum":
         return _check("prior", "a prior by input variances, or variances, without a server that reads them")
     released = spectrum.origin != "public" and content.purpose == "deployment"
     problem = "the variances come from the silos' own records, and no epsilon counts them" if released else ""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import structs
 
-from fulcrum.core.choices import DECLARED, INJECTIONS, PURPOSES, SPECTRUM, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.choices import DECLARED, INJECTIONS, ONE_SCALE, PURPOSES, Injection, Purpose, ServerName, Shrink
 from fulcrum.core.lattice import check_parameters
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.privacy_unit import PrivacyUnit
@@ -38,7 +38,7 @@ class Execution:
         least_influence: From 0 to 1, the least influence of every region as a share of its influence by size.
         server: A rule of `fulcrum.rules.rule_registry`.
         shrink: From `SHRINKS`: True if a pooling server removes all parts that do not stand out of the noise.
-        spectrum: The input variances of the spectrum prior; used by `SPECTRUM` alone.
+        spectrum: The input variances of the spectrum prior; used by `PRIORS` alone.
         injection: From `INJECTIONS`.
         purpose: From `PURPOSES`.
         keys: Public keys by silo and region name, for the plan to carry.
@@ -64,7 +64,7 @@ def execution_of(federation: Topology, settings: Settings) -> Execution:
     spectrum = settings.public
     if spectrum is not None and settings.embedding:
         spectrum = structs.replace(spectrum, embedding=True)
-    shrink = recipe.shrink if spectrum is None else SPECTRUM
+    shrink = recipe.shrink if spectrum is None else ONE_SCALE
     own_weights = recipe.weights if federation.declared_weights is None else DECLARED
     return Execution(
         allocation=settings.allocation,

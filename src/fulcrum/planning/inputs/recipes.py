@@ -10,7 +10,7 @@ observer has seen.
 
 from dataclasses import dataclass, replace
 
-from fulcrum.core.choices import HEADS, SPECTRUM, ServerName, Shrink
+from fulcrum.core.choices import HEADS, PRIORS, ServerName, Shrink
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 
 
@@ -74,7 +74,7 @@ def recipe_named(
     'paper'
     """
     # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances.
-    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink == SPECTRUM else shrink)
+    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink in PRIORS else shrink)
     for name, recipe in RECIPES.items():  # whatever the least influence, which a plan states beside its recipe
         if replace(recipe_for(recipe, unit, one_group=one_group), least_influence=0.0) == wanted:
             return name

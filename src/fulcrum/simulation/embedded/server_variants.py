@@ -162,8 +162,9 @@ class PoolingVariants:
 
 def _by_prior(rules: Sequence[RandomEffectsRule], classes: int | None) -> list[tuple[RandomEffectsRule, list[int]]]:
     """Returns the variants that shrink, together where they have the same prior, each with a rule of this prior."""
-    places: dict[bytes, list[int]] = {}
+    places: dict[tuple[object, bytes], list[int]] = {}
     for place, rule in enumerate(rules):
         if rule.shrinks_head(classes):
-            places.setdefault(b"" if rule.spectrum is None else rule.spectrum.tobytes(), []).append(place)
+            prior = (None, b"") if rule.spectrum is None else (rule.shrinks, rule.spectrum.tobytes())
+            places.setdefault(prior, []).append(place)
     return [(rules[variants[0]], variants) for variants in places.values()]

@@ -25,6 +25,7 @@ def rules(stream, count):
             clip_norm=float(stream.uniform(0.5, 2)),
             shrinks=[True, False, HEADS][arm % 3],
             least_influence=[0.0, 0.6][arm % 2],
+            disputed_influence=[0.9, 0.0, 0.8][arm % 3],
         )
 
 

@@ -13,8 +13,9 @@ There are two priors:
   distribution of tau is fitted by maximum likelihood over all rows (EM, as in `shrinkage`); the posterior means are
   averaged by the likelihood of each gamma. gamma = 0 is the rule of `shrinkage`.
 
-With a few dozen rows the fitted distribution follows the noise of the rows; one scale has nothing to fit. A large gamma says that directions in which inputs hardly vary carry no class: true of principal components and of frozen
-embeddings, and not true in general. The likelihood notices the difference if the signal stands out of the noise.
+With a few dozen rows the fitted distribution follows the noise of the rows; one scale has nothing to fit. A large gamma
+says that directions in which inputs hardly vary carry no class: true of principal components and of frozen embeddings,
+and not true in general. The likelihood notices the difference if the signal stands out of the noise.
 
 The variances are public figures of the plan, and the rows are released sums pooled: the prior is post-processing.
 """

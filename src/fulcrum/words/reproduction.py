@@ -81,6 +81,7 @@ def _planning_command(plan: Plan) -> str:
         "weights": None if own_weights else plan.weights_rule,
         "server": plan.server,
         "least-influence": plan.least_influence,
+        "disputed-influence": plan.disputed_influence,
         "injection": plan.injection,
         "aggregation": plan.aggregation,
         "unit": plan.unit.name,
@@ -101,6 +102,7 @@ def _planning_command(plan: Plan) -> str:
         "weights": parts.weights if federation.declared_weights is None else "declared",
         "server": parts.server,
         "least-influence": parts.least_influence,
+        "disputed-influence": parts.disputed_influence if _several_sums(plan) else 0.0,
         "injection": "silo",
         "aggregation": "trusted",
         "unit": "silo",
@@ -123,6 +125,11 @@ def _planning_command(plan: Plan) -> str:
     # The command line has no option for a prior with several scales: earlier plans alone have this prior.
     remark = f'  # made with shrink="{SPECTRUM}", which Python alone takes' if plan.shrink == SPECTRUM else ""
     return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json{remark}"
+
+
+def _several_sums(plan: Plan) -> bool:
+    """Returns True if a server pools the sums of several regions, which alone can show a dispute."""
+    return plan.server == "random-effects" and not plan.one_group and len(plan.federation.innermost.nodes) > 1
 
 
 def _floor_option(plan: Plan) -> str | None:

@@ -18,7 +18,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fulcrum.checks import Check
-from fulcrum.core.choices import PRIORS
 from fulcrum.core.plan.earlier_words import EarlierGuarantee
 from fulcrum.core.plan.guarantee import NO_PROTECTION, Guarantee
 from fulcrum.core.plan.plan_file import Epsilon, PlanFile, content_digest, values_by_silo
@@ -33,6 +32,7 @@ from fulcrum.core.topology import ROOT, SILO, name_problem
 
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
+_PRIORS = ("spectrum", "one-scale")  # shrinkage by input variances
 
 # The bounds of deployment, stated anew: `fulcrum.core.lattice` and `fulcrum.core.noise.discrete_gaussian` prove them.
 # An import of those constants would let a mistake there pass here.
@@ -78,7 +78,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
         *([_server(content, seen)] if settings.server != "sum" else []),
-        *([_prior(content)] if settings.spectrum is not None or settings.shrink in PRIORS else []),
+        *([_prior(content)] if settings.spectrum is not None or settings.shrink in _PRIORS else []),
         *([_masking(content, seen)] if settings.aggregation == "masked" else []),
         *([_floors(content)] if settings.coupling is not None else []),
         *([_phases(content, seen.phases)] if seen.phases is not None else []),
@@ -183,6 +183,8 @@ def _server(content: PlanFile, seen: Recomputed) -> Check:
     settings, inner = content.settings, seen.innermost
     outside = [tier for tier in settings.epsilon if tier not in (SILO, inner, seen.group)]
     holds = not outside and settings.injection == "silo"
+    if settings.disputed_influence and (settings.server != "random-effects" or seen.group == ROOT):
+        return Check(name="server", holds=False, detail="influence in disputes, of a server that sees no regional sums")
     detail = f"{settings.server} over {'the global sum' if seen.group == ROOT else f'{inner}s'}"
     if not holds:
         detail += f", with a target on {outside[0]!r}" if outside else ", of noise that aggregators inject"
@@ -192,7 +194,7 @@ def _server(content: PlanFile, seen: Recomputed) -> Check:
 def _prior(content: PlanFile) -> Check:
     """Checks that the server's prior reads released sums and public variances alone: post-processing of these sums."""
     settings, spectrum = content.settings, content.settings.spectrum
-    if spectrum is None or settings.shrink not in PRIORS or settings.server == "sum":
+    if spectrum is None or settings.shrink not in _PRIORS or settings.server == "sum":
         return _check("prior", "a prior by input variances, or variances, without a server that reads them")
     released = spectrum.origin != "public" and content.purpose == "deployment"
     problem = "the variances come from the silos' own records, and no epsilon counts them" if released else ""

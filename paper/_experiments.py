@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from _conflict import swap_labels, worst_region_under_swap
 from _figures import FIGURES
-from _measured import Estimate
+from _measured import Estimate, Measured
 from _network import network
 from _printed import Row, parser, report
 from _results import Identity, Run, add_runs, engine_digest, file_digest, read_runs
+from rich.console import RenderableType
 
 import fulcrum
 from fulcrum.arrays import FloatArray
@@ -569,5 +570,36 @@ def table_main(doc: str | None, rows: Callable[[Study], Sequence[Row]]) -> Calla
 
     def main(arguments: Sequence[str] | None = None) -> int:
         return run_experiment(doc, work, arguments)
+
+    return main
+
+
+def measured_main(
+    doc: str | None,
+    rows: Callable[[Study], Sequence[Measured]],
+    picture: Callable[[Sequence[Measured], Study], Sequence[RenderableType]],
+    *,
+    seeds: int,
+) -> Callable[[Sequence[str] | None], int]:
+    """Returns the main of a script that prints tables of its own above the checks.
+
+    Args:
+        doc: The script's docstring.
+        rows: What is measured.
+        picture: The tables of what was measured.
+        seeds: How many seeds are reported by default.
+    """
+
+    def work(study: Study, chosen: argparse.Namespace) -> int:
+        found = rows(study)
+        if chosen.format != "table":
+            return report(doc, found, chosen.format)
+        checked = [row for row in found if row.theory is not None]
+        return report(doc, checked, chosen.format, pictures=picture(found, study))
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        described = experiment_parser(doc)
+        described.set_defaults(seeds=seeds)
+        return run_experiment(doc, work, arguments, described=described)
 
     return main

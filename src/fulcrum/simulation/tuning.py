@@ -190,6 +190,8 @@ class Tuned:
             "clip_norm": "auto" if plan.clip_share < 1 else plan.clip_norm,
             "least_influence": plan.least_influence,
         }
+        if plan.disputed_influence != recipe.disputed_influence:
+            settings["disputed_influence"] = plan.disputed_influence
         if plan.weights_rule not in (DECLARED, BY_SILO, recipe.weights):
             settings["weights"] = plan.weights_rule
         if plan.server != recipe.server:

@@ -6,7 +6,7 @@ True
 False
 
 A slope is the part of a region's sums along the displacement that the model had before each round. The noise of these
-sums is fresh, so the displacement does not depend on that noise, and the noise of a slope has a told variance. A
+sums is fresh, so the displacement does not depend on that noise, and the noise of a slope has a sloped variance. A
 single direction has signal where all coordinates together have more noise than signal: the variance of regional
 effects (`random_effects`) sees a conflict late, a slope sees the conflict early.
 
@@ -32,12 +32,12 @@ def regions_dispute(slopes: FloatArray, noise: FloatArray, heard: FloatArray) ->
         noise: By region, the variance of the noise in the slope; 0 for a region without a slope.
         heard: By region, the sum of the steps of the rounds with a sum of the region.
     """
-    told = np.flatnonzero(noise > 0)
-    if len(told) < 2:
+    sloped = np.flatnonzero(noise > 0)
+    if len(sloped) < 2:
         return False
-    slope, variance = slopes[told] / heard[told], noise[told] / heard[told] ** 2
+    slope, variance = slopes[sloped] / heard[sloped], noise[sloped] / heard[sloped] ** 2
     first = int(np.argmin(variance))
-    others = np.arange(len(told)) != first
+    others = np.arange(len(sloped)) != first
     precision = 1 / variance[others]
     opposed = float((precision * slope[others]).sum()) < 0
     return opposed and float(slope[first]) * float(np.sqrt(precision.sum())) > _STANDS_OUT

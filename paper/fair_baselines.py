@@ -249,4 +249,4 @@ main = measured_main(__doc__, rows, picture, seeds=REPORTED_SEEDS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -89,7 +89,7 @@ def _factor_of_one_scale(ratio: FloatArray, spread: FloatArray, free: int) -> Fl
     factors = prior / (1 + prior)
     log = 0.5 * (np.einsum("r,rgt->gt", ratio, factors) - free * np.log1p(prior).sum(axis=0))
     share = np.exp(log - log.max())
-    return np.einsum("gt,rgt->r", share / share.sum(), factors)
+    return np.asarray(np.einsum("gt,rgt->r", share / share.sum(), factors))
 
 
 def _factor(ratio: FloatArray, spread: FloatArray, free: int) -> FloatArray:

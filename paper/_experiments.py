@@ -19,13 +19,15 @@ from typing import Any
 import numpy as np
 from _conflict import swap_labels, worst_region_under_swap
 from _figures import FIGURES
-from _measured import Estimate
+from _measured import Estimate, Measured
 from _network import network
 from _printed import Row, parser, report
 from _results import Identity, Run, add_runs, engine_digest, file_digest, read_runs
+from rich.console import RenderableType
 
 import fulcrum
 from fulcrum.arrays import FloatArray
+from fulcrum.core.choices import SPECTRUM
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import FulcrumError
@@ -73,15 +75,22 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "least noise": {"weights": "least-noise"},
     "equal": {"weights": "equal"},
     "pooled": {"weights": "equal", "server": "random-effects", "shrink": False},
-    "clipped": {"recipe": "joint", "shrink": False, "least_influence": 0.0},
-    "joint": {"recipe": "joint", "least_influence": 0.0},
-    "joint by size": {"recipe": "joint", "least_influence": 1.0},
+    "clipped": {"recipe": "joint", "shrink": False, "least_influence": 0.0, "disputed_influence": 0.0},
+    "joint": {"recipe": "joint", "least_influence": 0.0, "disputed_influence": 0.0},
+    "joint by size": {"recipe": "joint", "least_influence": 1.0, "disputed_influence": 0.0},
     "as one": {"aggregation": "masked"},
     "masked joint": {"recipe": "joint", "aggregation": "masked", "least_influence": 0.0},
     "recipe": {"recipe": "joint", "public": FROZEN},
     "recipe, least 0": {"recipe": "joint", "public": FROZEN, "least_influence": 0.0},
     "recipe, least 1": {"recipe": "joint", "public": FROZEN, "least_influence": 1.0},
     "recipe, no prior": {"recipe": "joint"},
+    "recipe, disputes unheard": {"recipe": "joint", "public": FROZEN, "disputed_influence": 0.0},
+    "recipe, several scales": {
+        "recipe": "joint",
+        "public": FROZEN,
+        "shrink": SPECTRUM,
+        "disputed_influence": 0.0,
+    },
     "recipe, prior": {"recipe": "joint", "public": EVERY},
     "masked recipe": {"recipe": "joint", "aggregation": "masked", "public": FROZEN},
     "masked recipe, no prior": {"recipe": "joint", "aggregation": "masked"},
@@ -89,7 +98,8 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
 """What is chosen along with the noise, as arguments of `fulcrum.plan`: the paper's, other weights alone, then the parts
 of the joint recipe one after the other, and the recipe with every region at its share by size or more. Then masked
 sums: all silos as one group, whose target is on the federation's sum; and the joint recipe. "joint" is the recipe as it
-began, at least influence 0; "recipe" is its default today, at 0.5 and with the prior that the data takes."""
+began, at least influence 0, which heeds no dispute; "recipe" is its default today, at 0.5, heeding disputes, and with
+the prior that the data takes; "recipe, several scales" has the earlier prior and heeds no dispute."""
 
 ONE_REGION = ", one region"
 """What stands behind the name of a profile whose silos, with the same records, are all in one region."""
@@ -220,6 +230,8 @@ def plan_of(
     promise = dict(VARIANTS[arm.variant]) | dict(PARTS[arm.parts])
     if "public" in promise:
         promise["public"] = None if prior is None else prior.spectrum
+        if prior is None:  # without variances no prior can read any
+            promise.pop("shrink", None)
     if arm.parts != "sizes":
         promise["parameters"] = parameters
     if arm.clip_norm is not None:
@@ -558,5 +570,36 @@ def table_main(doc: str | None, rows: Callable[[Study], Sequence[Row]]) -> Calla
 
     def main(arguments: Sequence[str] | None = None) -> int:
         return run_experiment(doc, work, arguments)
+
+    return main
+
+
+def measured_main(
+    doc: str | None,
+    rows: Callable[[Study], Sequence[Measured]],
+    picture: Callable[[Sequence[Measured], Study], Sequence[RenderableType]],
+    *,
+    seeds: int,
+) -> Callable[[Sequence[str] | None], int]:
+    """Returns the main of a script that prints tables of its own above the checks.
+
+    Args:
+        doc: The script's docstring.
+        rows: What is measured.
+        picture: The tables of what was measured.
+        seeds: How many seeds are reported by default.
+    """
+
+    def work(study: Study, chosen: argparse.Namespace) -> int:
+        found = rows(study)
+        if chosen.format != "table":
+            return report(doc, found, chosen.format)
+        checked = [row for row in found if row.theory is not None]
+        return report(doc, checked, chosen.format, pictures=picture(found, study))
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        described = experiment_parser(doc)
+        described.set_defaults(seeds=seeds)
+        return run_experiment(doc, work, arguments, described=described)
 
     return main

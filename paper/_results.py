@@ -28,7 +28,15 @@ _ENGINE = (
     "reference_engine",
     "data.tasks",
 )
-_RULES = ("random_effects", "random_effects_rule", "server_rule", "shrinkage", "spectrum_prior", "sum_rule")
+_RULES = (
+    "random_effects",
+    "random_effects_rule",
+    "regional_dispute",
+    "server_rule",
+    "shrinkage",
+    "spectrum_prior",
+    "sum_rule",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

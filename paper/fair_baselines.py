@@ -6,15 +6,13 @@ rate of a grid that suit them best, by accuracy on the test split under seeds th
 Last comes a federation whose largest region has swapped the labels of the two classes.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from _conflict import mean_over_regions
-from _experiments import EPSILON, SIZE_LAWS, SWAPPED, Arm, Runs, Setting, Study, experiment_parser, run_experiment
+from _experiments import EPSILON, SIZE_LAWS, SWAPPED, Arm, Runs, Setting, Study, measured_main
 from _measured import Estimate, Measured, Measurements
-from _printed import report
 from rich.console import RenderableType
 
 from fulcrum.arrays import FloatArray
@@ -247,21 +245,8 @@ def _points(row: Measured) -> str:
     return f"{row.ours:+.1f} ±{row.error or 0:.1f}"
 
 
-def work(study: Study, chosen: argparse.Namespace) -> int:
-    """Prints the tables and the checks."""
-    found = rows(study)
-    if chosen.format != "table":
-        return report(__doc__, found, chosen.format)
-    checked = [row for row in found if row.theory is not None]
-    return report(__doc__, checked, chosen.format, pictures=picture(found, study))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script and returns its exit status."""
-    described = experiment_parser(__doc__)
-    described.set_defaults(seeds=REPORTED_SEEDS)
-    return run_experiment(__doc__, work, arguments, described=described)
+main = measured_main(__doc__, rows, picture, seeds=REPORTED_SEEDS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -34,6 +34,9 @@ REPORTED_FROM, CHOOSING_FROM, AGAIN_FROM = 7000, 8000, 9000
 """The first seeds that are reported, that choose clip norm and learning rate, and that train cells behind again."""
 
 OURS = {"recipe": "recipe", "recipe, least 0": "recipe at least influence 0"}
+UNSHRUNK = {"clipped": "recipe at least influence 0, without shrinkage"}
+"""Reported beside the recipe, and compared with nothing."""
+
 RIVAL = "least noise"
 
 
@@ -51,7 +54,7 @@ class Family:
     @property
     def plain(self) -> Setting:
         """The setting of the recipe, and of its rival at clip norm 1."""
-        return replace(self.base, arms=tuple(arm for parts in (*OURS, RIVAL) for arm in self.arms(parts)))
+        return replace(self.base, arms=tuple(arm for parts in (*OURS, *UNSHRUNK, RIVAL) for arm in self.arms(parts)))
 
     def grid(self, learning_rate: float) -> Setting:
         """Returns the setting of the rival at every clip norm and one learning rate."""
@@ -125,7 +128,8 @@ class Cell:
     def figures(self, trained: Trained, seeds: Sequence[int]) -> "CellFigures":
         """Returns accuracies and leads under some seeds."""
         plain = {
-            parts: by_seed(trained, self.family.plain, _arm(parts, self.epsilon), seeds) for parts in (*OURS, RIVAL)
+            parts: by_seed(trained, self.family.plain, _arm(parts, self.epsilon), seeds)
+            for parts in (*OURS, *UNSHRUNK, RIVAL)
         }
         rival = by_seed(trained, self.rival, self.rival.arms[0], seeds)
         return CellFigures(
@@ -198,7 +202,12 @@ def rows(figures: Mapping[Cell, CellFigures], again: Mapping[Cell, CellFigures])
     for seeds, part in (("", figures), (", other seeds", again)):
         for cell, shown in part.items():
             section = f"{cell.name}{seeds}"
-            names = {"tuned": "least-noise weights, tuned", RIVAL: "least-noise weights, clip norm 1", **OURS}
+            names = {
+                "tuned": "least-noise weights, tuned",
+                RIVAL: "least-noise weights, clip norm 1",
+                **OURS,
+                **UNSHRUNK,
+            }
             found += [printed.row(section, name, shown.accuracy[parts]) for parts, name in names.items()]
             found += [printed.row(section, f"lead of {name}", shown.lead[parts]) for parts, name in OURS.items()]
             found.append(printed.row(section, "tuned clip norm", cell.tuning.clip_norm))
@@ -225,6 +234,7 @@ def picture(figures: Mapping[Cell, CellFigures], again: Mapping[Cell, CellFigure
         Column(key="recipe", heading="recipe"),
         Column(key="lead", heading="lead,\npoints"),
         Column(key="lead 0", heading="at least\ninfluence 0"),
+        Column(key="unshrunk", heading="without\nshrinkage"),
     ]
     tables = []
     for what, part in (("", figures), (": cells behind, under other seeds", again)):
@@ -246,6 +256,7 @@ def _line(cell: Cell, shown: CellFigures) -> dict[str, str]:
         "recipe": f"{shown.accuracy['recipe'].mean:.3f}",
         "lead": points("recipe"),
         "lead 0": points("recipe, least 0"),
+        "unshrunk": f"{shown.accuracy['clipped'].mean:.3f}",
     }
 
 

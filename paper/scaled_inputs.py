@@ -6,16 +6,14 @@ least influence 0.5. The choice is then trained on the silos' records and tested
 under seeds that chose nothing, beside the recipe as planned: the same prior, unscaled inputs, ten rounds, rate 0.3.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from _experiments import Study, experiment_parser, run_experiment
+from _experiments import Study, measured_main
 from _measured import Estimate, Measured, Measurements
-from _printed import report
 from msgspec import structs
 from rich.console import RenderableType
 
@@ -169,21 +167,8 @@ def _line(value: Mapping[str, Measured], section: str) -> dict[str, str]:
     }
 
 
-def work(study: Study, chosen: argparse.Namespace) -> int:
-    """Prints the table and the checks."""
-    found = rows(study)
-    if chosen.format != "table":
-        return report(__doc__, found, chosen.format)
-    checked = [row for row in found if row.theory is not None]
-    return report(__doc__, checked, chosen.format, pictures=picture(found, study))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the script and returns its exit status."""
-    described = experiment_parser(__doc__)
-    described.set_defaults(seeds=REPORTED_SEEDS)
-    return run_experiment(__doc__, work, arguments, described=described)
+main = measured_main(__doc__, rows, picture, seeds=REPORTED_SEEDS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(None))

@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fulcrum.core.choices import HEADS, SPECTRUM
+from fulcrum.core.choices import HEADS, ONE_SCALE, SPECTRUM
 from fulcrum.rules.random_effects_rule import RandomEffectsRule
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.simulation.embedded.server_variants import PoolingVariants
@@ -25,6 +25,7 @@ def rules(stream, count):
             clip_norm=float(stream.uniform(0.5, 2)),
             shrinks=[True, False, HEADS][arm % 3],
             least_influence=[0.0, 0.6][arm % 2],
+            disputed_influence=[0.9, 0.0, 0.8][arm % 3],
         )
 
 
@@ -59,6 +60,7 @@ def test_arms_with_different_priors_are_each_shrunk_by_their_own():
         replace(plain[1], shrinks=SPECTRUM, spectrum=first),
         replace(plain[2], shrinks=SPECTRUM, spectrum=second),
         replace(plain[3], shrinks=SPECTRUM, spectrum=first),
+        replace(plain[3], shrinks=ONE_SCALE, spectrum=first),
     ]
     together = PoolingVariants(chosen, coordinates=rows * 2, classes=2)
     sums = 0.1 * stream.standard_normal((REGIONS, rows, 2, len(chosen)))
@@ -73,6 +75,8 @@ def test_arms_with_different_priors_are_each_shrunk_by_their_own():
     other = swapped.step(swapped.begin(np.zeros((rows, 2))), told)[0].model
     assert np.abs(other - models[1]).max() > 1e-4  # the prior matters
     assert swapped.key != chosen[1].key
+    assert np.abs(models[4] - models[3]).max() > 1e-4
+    assert chosen[4].key != chosen[3].key
 
 
 def test_a_model_that_has_not_moved_keeps_its_step():

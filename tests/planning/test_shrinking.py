@@ -32,7 +32,7 @@ def test_the_recipe_shrinks_heads_and_a_plan_says_otherwise_where_it_was_asked_t
 @pytest.mark.parametrize("shrink", ["rows", "", 1, 0.5, None])
 def test_what_no_server_knows_to_shrink_is_refused(shrink, tmp_path):
     if shrink is not None:
-        with pytest.raises(ParameterError, check=coded("plan.shrink-invalid", heads="heads")):
+        with pytest.raises(ParameterError, check=coded("plan.shrink-invalid", shrink=shrink)):
             fulcrum.plan("isic-paper", **PROMISE, recipe="joint", shrink=shrink)
     content = fulcrum.plan("isic-paper", **PROMISE, recipe="joint").content()
     settings = msgspec.structs.replace(content.settings, shrink=shrink)

@@ -28,7 +28,7 @@ def test_a_plan_carries_the_variances_and_their_origin_and_verifies_as_read(tmp_
     plan = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, embedding=True, purpose=purpose)
     fulcrum.save_plan(plan, tmp_path / "plan.json")
     read = fulcrum.read_plan(tmp_path / "plan.json")
-    assert read.shrink == "spectrum"
+    assert read.shrink == "one-scale"
     assert read.spectrum == msgspec.structs.replace(PUBLIC, embedding=True)
     assert read.server_rule.spectrum.tolist() == PUBLIC.variances
     assert read.digest == plan.digest
@@ -44,6 +44,17 @@ def test_the_prior_changes_no_number_of_the_promise():
     assert with_prior.content().summary == without.content().summary
     assert with_prior.content().silos == without.content().silos
     assert "spectrum" not in json.loads(msgspec.json.encode(without.content().settings))
+
+
+def test_a_plan_with_the_earlier_prior_keeps_the_prior_and_its_digest(tmp_path):
+    earlier = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, shrink="spectrum")
+    fulcrum.save_plan(earlier, tmp_path / "plan.json")
+    read = fulcrum.read_plan(tmp_path / "plan.json")
+    assert (read.shrink, read.server_rule.shrinks, read.digest) == ("spectrum", "spectrum", earlier.digest)
+    assert all(check.holds for check in fulcrum.verify(read))
+    assert recipe_name(read) == "joint"
+    assert 'shrink="spectrum"' in reproducing_commands(read)[0]
+    assert fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC).server_rule.shrinks == "one-scale"
 
 
 def test_variances_of_the_training_split_are_for_research_alone():

@@ -104,7 +104,7 @@ def test_the_recipe_reads_variances_of_frozen_embeddings_alone(monkeypatch):
     assert study.plan(setting, arms["recipe, prior"], 0).spectrum.origin == "training-split"
     whole = study.task("digits")
     object.__setattr__(whole, "embedding", True)
-    assert study.plan(setting, arms["recipe"], 0).shrink == "spectrum"
+    assert study.plan(setting, arms["recipe"], 0).shrink == "one-scale"
     assert study.plan(setting, arms["masked recipe"], 0).one_group
 
 

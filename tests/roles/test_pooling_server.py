@@ -247,14 +247,15 @@ def test_the_checkpoint_of_a_server_that_pools_is_whole_or_refused(world, tmp_pa
         Coordinator.open(tmp_path, world.deployment, HEAD)
     with np.load(tmp_path / NAME) as found:
         arrays = dict(found)
-    assert set(arrays) == {"state", "model", "start", "moved", "said", "heard", "noise"}
+    pooled = {"start", "moved", "said", "heard", "noise", "slopes", "slope_noise"}
+    assert set(arrays) == {"state", "model", *pooled}
     state = json.loads(arrays["state"].tobytes())
     assert (state["format"], state["pooling"]["classes"]) == ("fulcrum.checkpoint/2", 2)
 
     def encoded(**changed):
         return np.frombuffer(json.dumps(state | changed).encode(), dtype=np.uint8)
 
-    wrong = [{name: arrays[name][:-1]} for name in ("start", "moved", "said", "heard", "noise")]
+    wrong = [{name: arrays[name][:-1]} for name in sorted(pooled)]
     wrong += [{"moved": arrays["moved"] + 1e-9}, {"state": encoded(pooling=None)}, {"state": encoded(round_number=3)}]
     for changed in wrong:
         np.savez(tmp_path / NAME, **(arrays | changed))

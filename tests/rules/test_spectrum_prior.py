@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import norm
 
 from fulcrum.rules.shrinkage import PRIOR_SCALES, shrink_rows
-from fulcrum.rules.spectrum_prior import GAMMAS, shrink_by_spectrum
+from fulcrum.rules.spectrum_prior import GAMMAS, shrink_by_one_scale, shrink_by_spectrum
 
 STREAM = np.random.default_rng(5)
 SPREAD = np.array([8.0, 3.0, 1.0, 0.4, 0.1, 1.0])
@@ -43,6 +43,45 @@ def test_rows_become_the_posterior_means_averaged_by_likelihood(variance):
     rows = along[:, None] * np.array([1, -1]) / math.sqrt(2)
     expected = by_definition(rows, SPREAD, variance)
     assert shrink_by_spectrum(rows, SPREAD, variance=variance, free=1) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def by_definition_of_one_scale(rows, spread, variance):
+    """Two classes, as above: one scale for all rows, and every scale and gamma weighs its likelihood."""
+    along = (rows[:, 0] - rows[:, 1]) / math.sqrt(2)
+    total, weights = np.zeros(len(rows)), 0.0
+    for gamma in GAMMAS:
+        for scale in PRIOR_SCALES[1:]:
+            prior = np.array([scale * (value / max(spread)) ** gamma for value in spread])
+            weight = np.prod(norm.pdf(along, scale=np.sqrt(variance * (1 + prior))))
+            total, weights = total + weight * prior / (1 + prior), weights + weight
+    return rows * (total / weights)[:, None]
+
+
+@pytest.mark.parametrize("variance", [0.01, 0.5, 20.0])
+def test_under_one_scale_rows_become_the_posterior_means_over_scales_and_gammas(variance):
+    along = STREAM.normal(size=6) * np.sqrt(SPREAD)
+    rows = along[:, None] * np.array([1, -1]) / math.sqrt(2)
+    expected = by_definition_of_one_scale(rows, SPREAD, variance)
+    assert shrink_by_one_scale(rows, SPREAD, variance=variance, free=1) == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+def test_under_one_scale_inputs_of_one_variance_are_shrunk_alike():
+    rows = STREAM.normal(size=(30, 4))
+    kept = shrink_by_one_scale(rows, np.full(30, 3.0), variance=0.3, free=3) / rows
+    assert kept == pytest.approx(np.full((30, 4), kept[0, 0]))
+    assert 0 < kept[0, 0] < 1
+
+
+def test_one_scale_has_a_lower_risk_than_several_where_signal_follows_the_spectrum():
+    stream = np.random.default_rng(10)
+    spread, gains = np.geomspace(10, 0.01, 32), []
+    for _ in range(400):
+        signal, noise = stream.normal(size=32) * spread / 10, stream.normal(size=32)
+        rows = (signal + noise)[:, None] * np.array([1, -1]) / math.sqrt(2)
+        kept = [prior(rows, spread, variance=1.0, free=1) for prior in (shrink_by_one_scale, shrink_by_spectrum)]
+        errors = [(((part[:, 0] - part[:, 1]) / math.sqrt(2) - signal) ** 2).sum() for part in kept]
+        gains.append(errors[1] - errors[0])
+    assert np.mean(gains) > 3 * np.std(gains) / math.sqrt(400)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -81,10 +120,11 @@ def test_the_prior_lowers_the_risk_where_signal_follows_the_spectrum_and_costs_l
     assert np.mean(loss) < 2.0  # of an error of about 32 without any shrinkage
 
 
-def test_variants_together_are_shrunk_as_each_alone_and_no_noise_leaves_rows_unchanged():
+@pytest.mark.parametrize("prior", [shrink_by_spectrum, shrink_by_one_scale])
+def test_variants_together_are_shrunk_as_each_alone_and_no_noise_leaves_rows_unchanged(prior):
     rows, noise = STREAM.normal(size=(6, 3, 3)), np.array([0.1, 0.0, 4.0])
-    together = shrink_by_spectrum(rows, SPREAD, variance=noise, free=2)
+    together = prior(rows, SPREAD, variance=noise, free=2)
     for variant, variance in enumerate(noise):
-        alone = shrink_by_spectrum(rows[..., variant], SPREAD, variance=variance, free=2)
+        alone = prior(rows[..., variant], SPREAD, variance=variance, free=2)
         assert np.array_equal(together[..., variant], alone)
     assert np.array_equal(together[..., 1], rows[..., 1])

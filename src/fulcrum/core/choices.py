@@ -52,8 +52,12 @@ Silos know that "sum" reads the global sum alone, and assume that any other rule
 
 HEADS: Literal["heads"] = "heads"
 SPECTRUM: Literal["spectrum"] = "spectrum"
-Shrink: TypeAlias = bool | Literal["heads", "spectrum"]
-SHRINKS: tuple[Shrink, ...] = (True, False, HEADS, SPECTRUM)
+ONE_SCALE: Literal["one-scale"] = "one-scale"
+PRIORS = (SPECTRUM, ONE_SCALE)
+"""Shrinkage of softmax heads by public input variances: with several scales for the rows of a head, or with one."""
+
+Shrink: TypeAlias = bool | Literal["heads", "spectrum", "one-scale"]
+SHRINKS: tuple[Shrink, ...] = (True, False, HEADS, *PRIORS)
 """The models that a pooling server shrinks: all, none, or softmax heads alone; heads also by public input variances."""
 
 WEIGHTS = ("sizes", "equal", "least-noise")

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fulcrum.core.choices import BY_SILO, SPECTRUM
+from fulcrum.core.choices import BY_SILO, PRIORS
 from fulcrum.core.lattice import check_fits, check_parameters, delta_reserve
 from fulcrum.core.remaining_noise import check_count
 from fulcrum.core.topology import ROOT, SILO, Topology
@@ -182,6 +182,7 @@ def variant(
         clip_norm=plan.clip_norm if plan.clip_share == 1 else "auto",
         weights=plan.weights_rule if plan.weights_rule != BY_SILO else _weights_by_silo(plan),
         least_influence=plan.least_influence,
+        disputed_influence=plan.disputed_influence,
         server=plan.server,
         shrink=plan.shrink,
         spectrum=plan.spectrum,
@@ -257,18 +258,26 @@ def _allocate_plan(federation: Topology, target: Target, execution: Execution, p
         clip_share=_clip_share(federation, requirement, target) if execution.clip_norm == "auto" else 1.0,
         weights_rule=_rule_name(execution.weights),
         least_influence=float(execution.least_influence),
+        disputed_influence=_disputed_influence(target, execution, federation),
         absent_regions=_goes_on_without_regions(target, execution),
         influence_mix=counting.mix,
         rule_weights=counting.by_rule,
         server=execution.server,
         shrink=execution.shrink if shrinks else False,
-        spectrum=execution.spectrum if shrinks and execution.shrink == SPECTRUM else None,
+        spectrum=execution.spectrum if shrinks and execution.shrink in PRIORS else None,
         injection=execution.injection,
         seed=seed,
         purpose=execution.purpose,
         moved=dict(past.moved),
         keys=dict(execution.keys),
     )
+
+
+def _disputed_influence(target: Target, execution: Execution, federation: Topology) -> float:
+    """Returns the least influence in a dispute of a server that pools the sums of several regions; 0 for others."""
+    pools = execution.server == "random-effects" and not is_one_group(federation, target)
+    several = pools and len(federation.innermost.nodes) > 1
+    return float(execution.disputed_influence) if several else 0.0
 
 
 def _goes_on_without_regions(target: Target, execution: Execution) -> bool:

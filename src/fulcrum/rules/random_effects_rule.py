@@ -35,19 +35,20 @@ coordinates suit networks with a random start better, more than 1,000 suit netwo
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.core.choices import HEADS, SPECTRUM
+from fulcrum.core.choices import HEADS, ONE_SCALE, PRIORS
 from fulcrum.errors import ParameterError
 from fulcrum.rules.random_effects import mix_shares, mixing_share, pool_sums
+from fulcrum.rules.regional_dispute import regions_dispute
 from fulcrum.rules.server_rule import PlanFacts, RoundDiagnostics, RoundSums, ServerRule, ServerState
 from fulcrum.rules.shrinkage import shrink_rows
-from fulcrum.rules.spectrum_prior import shrink_by_spectrum
+from fulcrum.rules.spectrum_prior import shrink_by_one_scale, shrink_by_spectrum
 
 _FIRST_STEP = 0.25  # with noise alone and no signal, for two classes
 _NOISE_OF_DOUBT = 0.02  # at this `least_noise` the step follows agreement half as fast
@@ -68,6 +69,12 @@ REGIONAL_TOTALS = "said"
 STEP_TOTALS = "heard"
 """By region, the sum of the steps of all rounds with a sum of the region."""
 
+SLOPES = "slopes"
+"""By region, the part of later sums along the displacement before each round, every round multiplied by its step."""
+
+SLOPE_NOISE = "slope_noise"
+"""By region, the variance of the noise in the region's slope."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RandomEffectsRule(ServerRule):
@@ -75,7 +82,8 @@ class RandomEffectsRule(ServerRule):
 
     The arrays of the state are "start", the model before round 1; `DISPLACEMENT`; `REGIONAL_TOTALS`; `STEP_TOTALS`; and
     "noise", by region the variance of the noise in a coordinate of the region's total. The numbers of the state are
-    "steps", the sum of the steps of all rounds, and "step", the step of the last round.
+    "steps", the sum of the steps of all rounds, and "step", the step of the last round. A rule with a larger least
+    influence in a dispute (`regional_dispute`) also has the arrays `SLOPES` and `SLOPE_NOISE`.
 
     Attributes:
         shares: By region, the target share in the estimate.
@@ -86,9 +94,10 @@ class RandomEffectsRule(ServerRule):
         rounds: T.
         clip_norm: C.
         shrinks: True to shrink coordinates within the noise for every model, False for no model, `HEADS` for softmax
-            heads alone, whose signal is in few rows, `SPECTRUM` for heads by the prior of `spectrum_prior`.
-        spectrum: By input of a head, the public variance of the input, for `SPECTRUM`; None otherwise.
+            heads alone, whose signal is in few rows, one of `PRIORS` for heads by a prior of `spectrum_prior`.
+        spectrum: By input of a head, the public variance of the input, for `PRIORS`; None otherwise.
         least_influence: The least part of a region's share that the region's influence has, from 0 to 1.
+        disputed_influence: The same for a softmax head while the sums show a dispute between regions, if larger.
     """
 
     name: ClassVar[str] = "random-effects"
@@ -111,6 +120,7 @@ class RandomEffectsRule(ServerRule):
     shrinks: bool | str = HEADS
     spectrum: FloatArray | None = None
     least_influence: float = 0.0
+    disputed_influence: float = 0.0
 
     @classmethod
     def of(cls, facts: PlanFacts) -> Self:
@@ -127,11 +137,17 @@ class RandomEffectsRule(ServerRule):
             shrinks=plan.shrink,
             spectrum=None if plan.spectrum is None else np.array(plan.spectrum.variances),
             least_influence=plan.least_influence,
+            disputed_influence=plan.disputed_influence,
         )
+
+    @property
+    def heeds_disputes(self) -> bool:
+        """True if a dispute between regions changes the least influence."""
+        return self.disputed_influence > self.least_influence
 
     def shrinks_head(self, classes: int | None) -> bool:
         """Returns True if a model with `classes` classes is shrunk; None is a model that is no softmax head."""
-        return self.shrinks is True or (self.shrinks in (HEADS, SPECTRUM) and classes is not None)
+        return self.shrinks is True or (self.shrinks in (HEADS, *PRIORS) and classes is not None)
 
     def check_model(self, shapes: Sequence[tuple[int, ...]], classes: int | None) -> None:
         """Raises `ParameterError` for a head whose rows are not those of the plan's input variances.
@@ -153,14 +169,16 @@ class RandomEffectsRule(ServerRule):
         if self.spectrum is None:
             return shrink_rows(rows, variance=variance, free=free)
         bias = np.ones(len(rows) - len(self.spectrum))
-        return shrink_by_spectrum(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
+        by_prior = shrink_by_one_scale if self.shrinks == ONE_SCALE else shrink_by_spectrum
+        return by_prior(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
 
     @property
     def key(self) -> bytes:
         """Bytes of all settings: equal for rules with equal results."""
-        shrinks = (self.shrinks is True) + 2 * (self.shrinks == HEADS) + 3 * (self.shrinks == SPECTRUM)
+        shrinks = float(self.shrinks) if isinstance(self.shrinks, bool) else 2 + (HEADS, *PRIORS).index(self.shrinks)
         spectrum = np.empty(0) if self.spectrum is None else self.spectrum
-        numbers = [shrinks, self.least_noise, self.scale, self.rounds, self.clip_norm, self.least_influence]
+        influence = [self.least_influence, self.disputed_influence]
+        numbers = [shrinks, self.least_noise, self.scale, self.rounds, self.clip_norm, *influence]
         return np.concatenate([numbers, self.shares, self.weight, self.variance, spectrum]).tobytes()
 
     def region_factors(self) -> FloatArray:
@@ -173,9 +191,11 @@ class RandomEffectsRule(ServerRule):
     def begin(self, start: FloatArray) -> ServerState:
         """Returns the state before the first sum."""
         regions = len(self.weight)
+        slopes = {name: np.zeros(regions) for name in (SLOPES, SLOPE_NOISE) if self.heeds_disputes}
         return ServerState(
             model=start,
             arrays={
+                **slopes,
                 "start": start,
                 DISPLACEMENT: np.zeros(start.shape),
                 REGIONAL_TOTALS: np.zeros((regions, *start.shape)),
@@ -206,6 +226,8 @@ class RandomEffectsRule(ServerRule):
             STEP_TOTALS: arrays[STEP_TOTALS] + steps,
             "noise": arrays["noise"] + steps**2 * noise,
         }
+        if self.heeds_disputes and sums.classes is not None:
+            changed |= _slopes(arrays, values, steps * sums.unit / weight, steps**2 * noise)
         numbers = {"steps": state.numbers["steps"] + step, "step": step}
         after = replace(state, arrays={**arrays, **changed}, numbers=numbers)
         return _move_model(self, after, totals, present=int(present.sum()), classes=sums.classes)
@@ -215,8 +237,13 @@ class RandomEffectsRule(ServerRule):
         names = ("start", DISPLACEMENT, REGIONAL_TOTALS, STEP_TOTALS, "noise")
         start, displacement, totals, steps, noise = (state.arrays[name] for name in names)
         summed = steps > 0
+        slope_noise = state.arrays.get(SLOPE_NOISE, noise)
+        slopes = state.arrays.get(SLOPES, noise)
         return (
-            np.array_equal(state.model, start + displacement)
+            bool(((slope_noise >= 0) & (slope_noise <= noise * (1 + _ROUNDING))).all())
+            and bool(np.isfinite(slopes).all())
+            and not slopes[slope_noise == 0].any()
+            and np.array_equal(state.model, start + displacement)
             and state.numbers["step"] >= 0
             and bool(((steps >= 0) & (steps <= state.numbers["steps"] * (1 + _ROUNDING)) & (noise >= 0)).all())
             and bool((summed == (noise > 0)).all())
@@ -239,6 +266,26 @@ def _add_sums(
     return after
 
 
+def _slopes(
+    arrays: Mapping[str, FloatArray], values: Sequence[np.ndarray[Any, Any]], factors: FloatArray, noise: FloatArray
+) -> dict[str, FloatArray]:
+    """Returns the slopes of regions and their noise after a round; without a displacement before, none changes."""
+    displacement = arrays[DISPLACEMENT].reshape(-1)
+    distance = _norm(displacement)
+    if not distance:
+        return {}
+    along = np.array([_dot(region, displacement) for region in values]) / distance
+    return {SLOPES: arrays[SLOPES] + factors * along, SLOPE_NOISE: arrays[SLOPE_NOISE] + noise}
+
+
+def _least(rule: RandomEffectsRule, arrays: Mapping[str, FloatArray]) -> float:
+    """Returns the least influence that the sums so far call for."""
+    if not rule.heeds_disputes:
+        return rule.least_influence
+    disputed = regions_dispute(arrays[SLOPES], arrays[SLOPE_NOISE], arrays[STEP_TOTALS])
+    return rule.disputed_influence if disputed else rule.least_influence
+
+
 def _move_model(
     rule: RandomEffectsRule, state: ServerState, totals: FloatArray, *, present: int, classes: int | None
 ) -> tuple[ServerState, RoundDiagnostics]:
@@ -253,7 +300,7 @@ def _move_model(
         shares=_among(rule.shares, regions),
         scale=whole,
         classes=classes,
-        least=rule.least_influence,
+        least=_least(rule, state.arrays),
     )
     displacement, variance = pooled.estimate, float(pooled.variance)
     if rule.shrinks_head(classes):
@@ -298,7 +345,7 @@ def _step(
         shares=_among(rule.shares, regions),
         scale=scale[regions],
         classes=classes,
-        least=rule.least_influence,
+        least=_least(rule, state.arrays),
     ).estimate
     agreement = _dot(estimate, displacement) / distance / rule.clip_norm
     return float(next_step(before, pace, agreement))

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import structs
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.choices import BY_SILO, DECLARED, HEADS, SPECTRUM
+from fulcrum.core.choices import BY_SILO, DECLARED, HEADS, ONE_SCALE, PRIORS
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
@@ -190,11 +190,13 @@ class Tuned:
             "clip_norm": "auto" if plan.clip_share < 1 else plan.clip_norm,
             "least_influence": plan.least_influence,
         }
+        if plan.disputed_influence != recipe.disputed_influence:
+            settings["disputed_influence"] = plan.disputed_influence
         if plan.weights_rule not in (DECLARED, BY_SILO, recipe.weights):
             settings["weights"] = plan.weights_rule
         if plan.server != recipe.server:
             settings["server"] = plan.server
-        if plan.shrink not in (recipe.shrink, SPECTRUM):
+        if plan.shrink not in (recipe.shrink, *PRIORS):
             settings["shrink"] = plan.shrink
         return settings if plan.parameters is None else settings | {"parameters": plan.parameters}
 
@@ -459,8 +461,11 @@ class _Search:
         recipe = self._recipes[combination.recipe]
         changes: dict[str, Any] = {"clip_norm": combination.clip_norm, "least_influence": combination.least_influence}
         if combination.prior:
-            changes |= {"shrink": SPECTRUM, "spectrum": self.inputs(combination.input_power).spectrum}
-        elif recipe.shrink == SPECTRUM:
+            changes |= {
+                "shrink": recipe.shrink if recipe.shrink in PRIORS else ONE_SCALE,
+                "spectrum": self.inputs(combination.input_power).spectrum,
+            }
+        elif recipe.shrink in PRIORS:
             changes |= {"shrink": HEADS}
         counted = combination.prior or combination.clip_norm == "auto"
         return plan_with_recipe(
@@ -550,7 +555,7 @@ def _check(plan: Plan, task: Task, model: Model | TorchModel | None) -> int:
 
 def _own_recipe(plan: Plan) -> str:
     """Returns the name of the plan's own recipe."""
-    shrink = HEADS if plan.shrink == SPECTRUM else plan.shrink
+    shrink = HEADS if plan.shrink in PRIORS else plan.shrink
     mine = (plan.weights_rule, plan.clip_share < 1, plan.server, shrink)
     for name, recipe in (
         (name, recipe_for(recipe, plan.unit, one_group=plan.one_group)) for name, recipe in TRIED.items()

@@ -40,6 +40,8 @@ def recipe_words(plan: Plan) -> list[str]:
         by = share_rule(plan)
         least = f"{plan.least_influence:.0%} of its influence by {by}"
         sentences.append(f"Every {plan.federation.innermost.name} keeps at least {least}{_other_influences(plan)}.")
+    if plan.disputed_influence > plan.least_influence:
+        sentences.append(_on_disputes(plan))
     if plan.unit.is_within_silo:
         sentences += _on_clip_of_persons(plan)
     elif plan.clip_share < 1:
@@ -69,6 +71,15 @@ def _other_influences(plan: Plan) -> str:
     return (
         f": at 0 large {inner}s would decide, with the least noise, and at 1 the influence by {share_rule(plan)} would "
         f"stay, with more noise, for {inner}s that may disagree about labels"
+    )
+
+
+def _on_disputes(plan: Plan) -> str:
+    """Returns a sentence on the least influence while the sums show that regions oppose each other."""
+    inner, least = plan.federation.innermost.name, f"{plan.disputed_influence:.0%} of its influence"
+    return (
+        f"While the sums of a softmax head show that the other {inner}s oppose the {inner} with the least noise, every "
+        f"{inner} keeps at least {least} by {share_rule(plan)}."
     )
 
 

@@ -56,6 +56,7 @@ _TARGET = frozenset(
         "--clip-norm",
         "--server",
         "--least-influence",
+        "--disputed-influence",
         "--injection",
         "--aggregation",
         "--unit",

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fulcrum.core.choices import BY_SILO, HEADS, SPECTRUM
+from fulcrum.core.choices import BY_SILO, HEADS, PRIORS, SPECTRUM
 from fulcrum.core.topology import SILO
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
@@ -59,7 +59,7 @@ def _planning_command(plan: Plan) -> str:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
-    recipe = "joint" if plan.shrink in (HEADS, SPECTRUM) else "paper"
+    recipe = "joint" if plan.shrink in (HEADS, *PRIORS) else "paper"
     parts = recipe_for(RECIPES[recipe], plan.unit, one_group=plan.one_group)
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
     if target.budget is not None:
@@ -81,6 +81,7 @@ def _planning_command(plan: Plan) -> str:
         "weights": None if own_weights else plan.weights_rule,
         "server": plan.server,
         "least-influence": plan.least_influence,
+        "disputed-influence": plan.disputed_influence,
         "injection": plan.injection,
         "aggregation": plan.aggregation,
         "unit": plan.unit.name,
@@ -101,6 +102,7 @@ def _planning_command(plan: Plan) -> str:
         "weights": parts.weights if federation.declared_weights is None else "declared",
         "server": parts.server,
         "least-influence": parts.least_influence,
+        "disputed-influence": parts.disputed_influence if _several_sums(plan) else 0.0,
         "injection": "silo",
         "aggregation": "trusted",
         "unit": "silo",
@@ -120,7 +122,14 @@ def _planning_command(plan: Plan) -> str:
     elif plan.shrink != parts.shrink:
         words.append("--shrink" if plan.shrink else "--no-shrink")
     keys = " --keys KEYS.toml" if plan.keys else ""
-    return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json"
+    # The command line has no option for a prior with several scales: earlier plans alone have this prior.
+    remark = f'  # made with shrink="{SPECTRUM}", which Python alone takes' if plan.shrink == SPECTRUM else ""
+    return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json{remark}"
+
+
+def _several_sums(plan: Plan) -> bool:
+    """Returns True if a server pools the sums of several regions, which alone can show a dispute."""
+    return plan.server == "random-effects" and not plan.one_group and len(plan.federation.innermost.nodes) > 1
 
 
 def _floor_option(plan: Plan) -> str | None:

@@ -50,6 +50,7 @@ _GROUPS = {
         "public",
         "embedding",
         "least_influence",
+        "disputed_influence",
         "parameters",
     ),
     OBSERVERS: ("colluders", "dropouts", "aggregation"),

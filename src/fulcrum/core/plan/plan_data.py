@@ -47,6 +47,7 @@ class PlanData:
         spectrum: The public input variances of the spectrum prior; None under every other shrinkage.
         weights_rule: The rule behind the weights, or the way from sizes (0) to least noise (1).
         least_influence: The least influence of every region, as a part of the region's share by size.
+        disputed_influence: The same while the sums show that regions oppose each other, if larger.
         influence_mix: The part of the regions' weights that is by share, to reach the least influence.
         rule_weights: By region, the weight by the rule alone; None where no shares are mixed in.
         absent_regions: True where a round continues without a region that has no sum.
@@ -96,6 +97,7 @@ class PlanData:
     spectrum: Spectrum | None = None
     weights_rule: str | float = "sizes"
     least_influence: float = 0.0
+    disputed_influence: float = 0.0
     influence_mix: float = 0.0
     rule_weights: FloatArray | None = None
     absent_regions: bool = False

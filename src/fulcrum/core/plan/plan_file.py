@@ -69,7 +69,8 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     `required_multiplier` states the targets as effective multipliers by tier, a number for all silos or a list by silo.
     Weights, clip share, server, aggregation and unit are omitted if equal to the paper's. `weights` is "declared" for
     weights that the federation declares, and "by-silo" for weights given by silo. `influence_mix` is the part of the
-    regions' weights that is by share, so that every region has `least_influence`. `absent_regions` is true where a
+    regions' weights that is by share, so that every region has `least_influence`; `disputed_influence` is
+    the least influence of a pooling server while regions oppose each other, if larger. `absent_regions` is true where a
     round continues without a region that has no sum; no epsilon further out then counts on that region's noise.
     `spectrum` has the input variances of a server that shrinks by the spectrum prior. The settings from `unit` on are
     those of `PrivacyUnit` and `PlanData`.
@@ -99,6 +100,7 @@ class PlanSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     shrink: Shrink = False
     spectrum: Spectrum | None = None
     least_influence: Share = 0.0
+    disputed_influence: Share = 0.0
     influence_mix: Share = 0.0
     aggregation: AggregationName = "trusted"
     absent_regions: bool = False

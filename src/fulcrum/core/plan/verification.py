@@ -32,6 +32,7 @@ from fulcrum.core.topology import ROOT, SILO, name_problem
 
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
+_PRIORS = ("spectrum", "one-scale")  # shrinkage by input variances
 
 # The bounds of deployment, stated anew: `fulcrum.core.lattice` and `fulcrum.core.noise.discrete_gaussian` prove them.
 # An import of those constants would let a mistake there pass here.
@@ -77,7 +78,7 @@ def verify(plan: str | Path | SupportsContent | PlanFile) -> tuple[Check, ...]:
         _weights(content, seen),
         *([_clip_share(content, seen)] if settings.clip_share != 1 else []),
         *([_server(content, seen)] if settings.server != "sum" else []),
-        *([_prior(content)] if settings.spectrum is not None or settings.shrink == "spectrum" else []),
+        *([_prior(content)] if settings.spectrum is not None or settings.shrink in _PRIORS else []),
         *([_masking(content, seen)] if settings.aggregation == "masked" else []),
         *([_floors(content)] if settings.coupling is not None else []),
         *([_phases(content, seen.phases)] if seen.phases is not None else []),
@@ -182,6 +183,8 @@ def _server(content: PlanFile, seen: Recomputed) -> Check:
     settings, inner = content.settings, seen.innermost
     outside = [tier for tier in settings.epsilon if tier not in (SILO, inner, seen.group)]
     holds = not outside and settings.injection == "silo"
+    if settings.disputed_influence and (settings.server != "random-effects" or seen.group == ROOT):
+        return Check(name="server", holds=False, detail="influence in disputes, of a server that sees no regional sums")
     detail = f"{settings.server} over {'the global sum' if seen.group == ROOT else f'{inner}s'}"
     if not holds:
         detail += f", with a target on {outside[0]!r}" if outside else ", of noise that aggregators inject"
@@ -191,7 +194,7 @@ def _server(content: PlanFile, seen: Recomputed) -> Check:
 def _prior(content: PlanFile) -> Check:
     """Checks that the server's prior reads released sums and public variances alone: post-processing of these sums."""
     settings, spectrum = content.settings, content.settings.spectrum
-    if spectrum is None or settings.shrink != "spectrum" or settings.server == "sum":
+    if spectrum is None or settings.shrink not in _PRIORS or settings.server == "sum":
         return _check("prior", "a prior by input variances, or variances, without a server that reads them")
     released = spectrum.origin != "public" and content.purpose == "deployment"
     problem = "the variances come from the silos' own records, and no epsilon counts them" if released else ""

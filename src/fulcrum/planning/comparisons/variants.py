@@ -151,7 +151,8 @@ def parts_of(recipe: Recipe, plan: Plan) -> dict[str, Any]:
     parts = {"weights": recipe.weights, "clip_norm": clip_norm, "server": recipe.server, "shrink": recipe.shrink}
     if plan.server == recipe.server:  # a plan of this recipe has chosen its least influence
         return parts
-    return parts | {"least_influence": max(plan.least_influence, recipe.least_influence)}
+    names = ("least_influence", "disputed_influence")
+    return parts | {name: max(getattr(plan, name), getattr(recipe, name)) for name in names}
 
 
 def _share(share: float) -> str:

@@ -147,6 +147,7 @@ def _beyond_the_paper(plan: PlanFigures) -> dict[str, Any]:
         "shrink": plan.shrink,
         "spectrum": plan.spectrum,
         "least_influence": plan.least_influence,
+        "disputed_influence": plan.disputed_influence,
         "influence_mix": plan.influence_mix,
         "aggregation": plan.aggregation,
         "absent_regions": plan.absent_regions,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import structs
 
-from fulcrum.core.choices import DECLARED, INJECTIONS, PURPOSES, SPECTRUM, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.choices import DECLARED, INJECTIONS, ONE_SCALE, PURPOSES, Injection, Purpose, ServerName, Shrink
 from fulcrum.core.lattice import check_parameters
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.privacy_unit import PrivacyUnit
@@ -36,9 +36,10 @@ class Execution:
         clip_norm: C, or "auto": C is 1, and updates are clipped at a share of C by the noise.
         weights: The weights of silos, as `weights_by` takes them.
         least_influence: From 0 to 1, the least influence of every region as a share of its influence by size.
+        disputed_influence: The same for "random-effects" while the sums show that regions oppose each other.
         server: A rule of `fulcrum.rules.rule_registry`.
         shrink: From `SHRINKS`: True if a pooling server removes all parts that do not stand out of the noise.
-        spectrum: The input variances of the spectrum prior; used by `SPECTRUM` alone.
+        spectrum: The input variances of the spectrum prior; used by `PRIORS` alone.
         injection: From `INJECTIONS`.
         purpose: From `PURPOSES`.
         keys: Public keys by silo and region name, for the plan to carry.
@@ -49,6 +50,7 @@ class Execution:
     clip_norm: float | str = 1.0
     weights: str | float | Mapping[str, float] = "sizes"
     least_influence: float = 0.0
+    disputed_influence: float = 0.0
     server: ServerName = "sum"
     shrink: Shrink = False
     spectrum: Spectrum | None = None
@@ -64,7 +66,8 @@ def execution_of(federation: Topology, settings: Settings) -> Execution:
     spectrum = settings.public
     if spectrum is not None and settings.embedding:
         spectrum = structs.replace(spectrum, embedding=True)
-    shrink = recipe.shrink if spectrum is None else SPECTRUM
+    shrink = recipe.shrink if spectrum is None else ONE_SCALE
+    disputed = recipe.disputed_influence if settings.disputed_influence is None else settings.disputed_influence
     own_weights = recipe.weights if federation.declared_weights is None else DECLARED
     return Execution(
         allocation=settings.allocation,
@@ -72,6 +75,7 @@ def execution_of(federation: Topology, settings: Settings) -> Execution:
         clip_norm=recipe.clip_norm if settings.clip_norm is None else settings.clip_norm,
         weights=own_weights if settings.weights is None else settings.weights,
         least_influence=recipe.least_influence if settings.least_influence is None else settings.least_influence,
+        disputed_influence=disputed,
         server=recipe.server if settings.server is None else settings.server,
         shrink=shrink if settings.shrink is None else settings.shrink,
         spectrum=spectrum,
@@ -105,9 +109,10 @@ def check_execution(execution: Execution, parameters: int | None) -> None:
     if parameters is not None and not (whole and 1 <= parameters <= _MOST_PARAMETERS):
         raise ParameterError("plan.parameters-range", most=_MOST_PARAMETERS, parameters=parameters)
     check_known("injection", execution.injection, INJECTIONS)
-    least = execution.least_influence
-    if isinstance(least, bool) or not (isinstance(least, (int, float, np.number)) and 0 <= least <= 1):
-        raise ParameterError("plan.least-influence-range", least_influence=least)
+    if not _is_share(execution.least_influence):
+        raise ParameterError("plan.least-influence-range", least_influence=execution.least_influence)
+    if not _is_share(execution.disputed_influence):
+        raise ParameterError("plan.disputed-influence-range", disputed_influence=execution.disputed_influence)
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
         raise ParameterError("number.whole-range", name="seed", least=0, value=seed)
     check_known("purpose", execution.purpose, PURPOSES)
@@ -115,3 +120,7 @@ def check_execution(execution: Execution, parameters: int | None) -> None:
         check_parameters(parameters)
         if execution.injection != "silo":
             raise ParameterError("plan.deployment-injection")
+
+
+def _is_share(value: object) -> bool:
+    return not isinstance(value, bool) and isinstance(value, (int, float, np.number)) and bool(0 <= value <= 1)

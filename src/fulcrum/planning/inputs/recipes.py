@@ -1,7 +1,8 @@
 """Recipes: a name for weights, clip norm and server rule chosen together.
 
->>> RECIPES["joint"]
-Recipe(weights='equal', clip_norm='auto', server='random-effects', shrink='heads', least_influence=0.5)
+>>> joint = RECIPES["joint"]
+>>> joint.weights, joint.clip_norm, joint.server, joint.shrink, joint.least_influence, joint.disputed_influence
+('equal', 'auto', 'random-effects', 'heads', 0.5, 1.0)
 
 `paper` is the paper's recipe: weights by size, a clip at C, regional sums added up. `joint` needs less noise for the
 same guarantee and lets the server use its knowledge of the noise. Every part is public, or a function of sums that an
@@ -10,7 +11,7 @@ observer has seen.
 
 from dataclasses import dataclass, replace
 
-from fulcrum.core.choices import HEADS, SPECTRUM, ServerName, Shrink
+from fulcrum.core.choices import HEADS, PRIORS, ServerName, Shrink
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 
 
@@ -25,6 +26,7 @@ class Recipe:
         shrink: The models from which a pooling server removes the part that does not stand out of the noise.
         least_influence: The least influence of every region, as a share of its influence by size. 0 is the least noise,
             1 is influence by size; 0.5 helps small regions where a large region differs from them.
+        disputed_influence: The same while the sums show that regions oppose each other.
     """
 
     weights: str | float = "sizes"
@@ -32,11 +34,19 @@ class Recipe:
     server: ServerName = "sum"
     shrink: Shrink = False
     least_influence: float = 0.0
+    disputed_influence: float = 0.0
 
 
 RECIPES = {
     "paper": Recipe(),
-    "joint": Recipe(weights="equal", clip_norm="auto", server="random-effects", shrink=HEADS, least_influence=0.5),
+    "joint": Recipe(
+        weights="equal",
+        clip_norm="auto",
+        server="random-effects",
+        shrink=HEADS,
+        least_influence=0.5,
+        disputed_influence=1.0,
+    ),
 }
 """The recipes that have a name."""
 
@@ -74,8 +84,9 @@ def recipe_named(
     'paper'
     """
     # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances.
-    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink == SPECTRUM else shrink)
+    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink in PRIORS else shrink)
     for name, recipe in RECIPES.items():  # whatever the least influence, which a plan states beside its recipe
-        if replace(recipe_for(recipe, unit, one_group=one_group), least_influence=0.0) == wanted:
+        parts = recipe_for(recipe, unit, one_group=one_group)
+        if replace(parts, least_influence=0.0, disputed_influence=0.0) == wanted:
             return name
     return None

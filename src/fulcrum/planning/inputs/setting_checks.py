@@ -8,12 +8,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.choices import AGGREGATIONS, DECLARED, HEADS, LARGEST, SPECTRUM
+from fulcrum.core.choices import AGGREGATIONS, DECLARED, LARGEST, PRIORS, SHRINKS
 from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
 from fulcrum.core.plan.plan_file import key_bytes
 from fulcrum.core.privacy_unit import SILO_UNIT
 from fulcrum.core.topology import ROOT, SILO, Topology, name_problem
-from fulcrum.errors import ParameterError, UnreachableTargetError, check_known
+from fulcrum.errors import ParameterError, UnreachableTargetError, check_known, listing
 from fulcrum.planning.inputs.execution import Execution
 from fulcrum.planning.inputs.inside_observer import inside_observer
 from fulcrum.planning.inputs.targets import Target
@@ -119,9 +119,10 @@ def _check_target(federation: Topology, target: Target, injection: str) -> None:
 def _check_server(federation: Topology, target: Target, execution: Execution) -> None:
     """Raises unless the server rule costs no privacy."""
     rule = rule_named(execution.server)
-    if not isinstance(execution.shrink, bool) and execution.shrink not in (HEADS, SPECTRUM):
-        raise ParameterError("plan.shrink-invalid", heads=HEADS, spectrum=SPECTRUM, shrink=execution.shrink)
-    if execution.shrink == SPECTRUM:
+    names = [name for name in SHRINKS if isinstance(name, str)]
+    if not isinstance(execution.shrink, bool) and execution.shrink not in names:
+        raise ParameterError("plan.shrink-invalid", names=listing(map(repr, names)), shrink=execution.shrink)
+    if execution.shrink in PRIORS:
         _check_prior(execution, target.parameters)
     if rule.adds_up:
         return

@@ -83,14 +83,17 @@ class Settings:
             noise; "momentum"; or a registered rule. Every rule but "sum" costs no privacy, but holds for targets on
             regions and silos alone.
         shrink: True if a server that pools removes the part of a sum that does not stand out of the noise, False if
-            not; "heads" does so for a softmax head alone, "spectrum" with a prior from `public`.
+            not; "heads" does so for a softmax head alone, "one-scale" with a prior from `public`; "spectrum"
+            is the prior of earlier plans, with several scales.
         public: Input variances of a softmax head, from public data (`fulcrum.public_spectrum`); the server that pools
-            then shrinks the head by the spectrum prior, `shrink="spectrum"`.
+            then shrinks the head by the spectrum prior, `shrink="one-scale"`.
         embedding: True if the inputs of `public` are the output of a frozen public network: the variances of other
             inputs may say nothing of the classes.
         least_influence: From 0 to 1: the least influence of every region, as a share of its influence by size, or by
             number of silos if sizes are unknown; see `Plan.influence`. The recipe's by default, 0.5 for "joint": 0
             needs the least noise; 1 keeps influence by size, which suits regions that may disagree about labels.
+        disputed_influence: From 0 to 1: the same while the sums show that the other regions oppose the region with the
+            least noise, if larger. The recipe's by default, 1 for "joint"; 0 heeds no dispute.
         parameters: d, the number of trainable parameters; None is the limit of large d.
         colluders: Silos of each region that may collude with the observer: colluders know their own noise.
         dropouts: Silos of each region that may be missing from a sum; a region with more missing sends no sum. Noise is
@@ -240,6 +243,14 @@ class Settings:
             description="Share, from 0 to 1, of its influence by size that every region keeps at least; by number of "
             "silos where sizes are unknown. 0 needs the least noise, 1 insures best against regions with other labels. "
             "Default: the recipe's, 0.5 for joint and 0 for paper."
+        ),
+    ] = None
+    disputed_influence: Annotated[
+        float | None,
+        Meta(
+            description="The same share while the regional sums show that regions oppose each other, if larger; of a "
+            "softmax head that the server rule random-effects moves. 0 heeds no dispute. Default: the recipe's, 1 for "
+            "joint and 0 for paper."
         ),
     ] = None
     injection: Annotated[

@@ -22,7 +22,8 @@ from fulcrum.errors import DataError
 from fulcrum.npz import read_npz
 from fulcrum.simulation.data.input_scaling import read_inputs
 from fulcrum.simulation.data.sources.record_columns import csv_columns, parquet_columns
-from fulcrum.simulation.data.tasks import BUILT_IN, Task, load_task, number_columns
+from fulcrum.simulation.data.sources.record_files import number_columns
+from fulcrum.simulation.data.tasks import BUILT_IN, Task, load_task
 
 _NO_INPUTS = ("label", "silo", "split")
 """Columns of a table of records that are no inputs."""

@@ -20,6 +20,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.errors import ParameterError
 from fulcrum.rules.random_effects import PooledEstimate, pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, next_step, pace_of
+from fulcrum.rules.regional_dispute import regions_dispute
 from fulcrum.rules.server_rule import RoundSums, ServerRule, ServerState
 from fulcrum.rules.sum_rule import SumRule
 
@@ -116,7 +117,11 @@ class PoolingVariants:
         self._shares = np.stack([rule.shares for rule in rules], axis=1)
         self._scale = 1 / np.stack([rule.weight for rule in rules], axis=1)
         self._noise = np.stack([rule.variance for rule in rules], axis=1) * self._scale**2
+        self._rules = rules
         self._least = np.array([rule.least_influence for rule in rules])
+        self._heeding = [place for place, rule in enumerate(rules) if rule.heeds_disputes and classes is not None]
+        self._slopes, self._slope_noise = np.zeros_like(self._noise), np.zeros_like(self._noise)
+        self._steps = np.zeros(len(rules))
         self._norm = np.array([rule.clip_norm for rule in rules])
         model: dict[str, Any] = {"coordinates": coordinates, "classes": classes}
         self._pace = np.array([pace_of(rule, **model) for rule in rules])
@@ -134,6 +139,9 @@ class PoolingVariants:
         self._began = True
         self._totals += sums * (self._step * self._scale)[:, None, :]
         self._total_noise += self._step**2 * self._noise
+        self._steps += self._step
+        for place in self._heeding:
+            self._heed_disputes(place, sums[..., place])
         pool = self._pool(self._totals, self._total_noise, None)
         self._displacement = pool.estimate
         width = self._classes or 1
@@ -142,6 +150,18 @@ class PoolingVariants:
             shrunk_rows = rule.shrink(rows, variance=pool.variance[variants], free=(self._classes or 2) - 1)
             self._displacement[:, variants] = shrunk_rows.reshape(-1, len(variants))
         return self._displacement
+
+    def _heed_disputes(self, place: int, sums: FloatArray) -> None:
+        """Adds a round to the slopes of a variant, and chooses the least influence that the slopes call for."""
+        displacement, step, rule = self._displacement[:, place], self._step[place], self._rules[place]
+        distance = math.sqrt(np.einsum("c,c->", displacement, displacement))
+        if distance:
+            along = np.einsum("rc,c->r", sums, displacement) / distance
+            self._slopes[:, place] += step * self._scale[:, place] * along
+            self._slope_noise[:, place] += step**2 * self._noise[:, place]
+        heard = np.full(self.regions, self._steps[place])
+        disputed = regions_dispute(self._slopes[:, place], self._slope_noise[:, place], heard)
+        self._least[place] = rule.disputed_influence if disputed else rule.least_influence
 
     def _next_step(self, sums: FloatArray) -> FloatArray:
         distance = np.sqrt(np.einsum("ca,ca->a", self._displacement, self._displacement))
@@ -162,8 +182,9 @@ class PoolingVariants:
 
 def _by_prior(rules: Sequence[RandomEffectsRule], classes: int | None) -> list[tuple[RandomEffectsRule, list[int]]]:
     """Returns the variants that shrink, together where they have the same prior, each with a rule of this prior."""
-    places: dict[bytes, list[int]] = {}
+    places: dict[tuple[object, bytes], list[int]] = {}
     for place, rule in enumerate(rules):
         if rule.shrinks_head(classes):
-            places.setdefault(b"" if rule.spectrum is None else rule.spectrum.tobytes(), []).append(place)
+            prior = (None, b"") if rule.spectrum is None else (rule.shrinks, rule.spectrum.tobytes())
+            places.setdefault(prior, []).append(place)
     return [(rules[variants[0]], variants) for variants in places.values()]

@@ -26,7 +26,7 @@ def test_the_readme_opens_with_pictures_that_are_there():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     named = re.findall(r'(?:src|srcset)="([^"]+)"', readme)
     assert sorted(named) == sorted(f"docs/images/{name}" for name in PICTURES)
-    assert readme.index("<picture>") < readme.index("\n## ")
+    assert readme.index("make demo") < readme.index("<picture>") < readme.index("\n## How it works")
     for name in PICTURES:
         assert size_of(IMAGES / name) == expected(name)
         assert (IMAGES / name).stat().st_size < 300_000

@@ -19,7 +19,7 @@ settings.load_profile("fixed")
 
 # Loaded for their fixtures; searched for doctests, several files of one name would be taken for one another.
 # What the tests of Flower share needs Flower, and has no doctests.
-collect_ignore_glob = ["*conftest.py", "*/flower_world.py"]
+collect_ignore_glob = ["*conftest.py", "*/flower_world.py", "*/nvflare_world.py"]
 
 MEMORY = Path("/dev/shm")
 ROOM = 4 << 30

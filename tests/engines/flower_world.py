@@ -40,12 +40,23 @@ class FlowerWorld:
     """Sites on disk, one ClientApp for all nodes, and every reply that ever left one."""
 
     def __init__(
-        self, folder, sizes=SIZES, *, train=half_a_step, mod=fulcrum_mod, module="unused", outer=None, **options
+        self,
+        folder,
+        sizes=SIZES,
+        *,
+        train=half_a_step,
+        mod=fulcrum_mod,
+        module="unused",
+        outer=None,
+        schedule=None,
+        **options,
     ):
         self.folder = folder / "sites"
         self.folder.mkdir()
         settings = {"rounds": 3, "epsilon": {"region": 1.0}, "purpose": "deployment", "parameters": 40} | options
-        plan = fulcrum.plan(fulcrum.Federation.from_sizes(sizes, outer=outer), aggregation="masked", **settings)
+        federation = fulcrum.Federation.from_sizes(sizes, outer=outer)
+        federation = federation if schedule is None else fulcrum.with_schedule(federation, schedule)
+        plan = fulcrum.plan(federation, aggregation="masked", **settings)
         deployment = Deployment(plan=plan, train=module, patience=5.0, runs_here=True)
         self.plan, _ = write_sites(deployment, self.folder)
         self.silos = plan.federation.silo_names.tolist()

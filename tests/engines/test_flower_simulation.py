@@ -47,6 +47,19 @@ def test_a_research_plan_learns_the_model_of_the_embedded_engine(tmp_path, recip
         assert np.abs(embedded.models[0] - model["head"]).max() < 1e-5
 
 
+def test_silos_join_and_leave_in_a_simulation(tmp_path):
+    rows = ["a,300,north,,", "b,200,north,,2", "c,100,north,3,", "e,200,south,,", "f,220,south,,"]
+    (tmp_path / "fed.csv").write_text("silo,records,region,from,until\n" + "\n".join(rows) + "\n")
+    options = ["--rounds", "3", "--epsilon", "3", "--aggregation", "masked", "--parameters", "34"]
+    command("plan", "fed.csv", *options, "-o", "plan.json", cwd=tmp_path)
+    told = command("simulate", "flower", "plan.json", "-o", "run", "--format", "json", cwd=tmp_path)
+    history = json.loads(told.stdout)["history"]
+    assert [summary["members"]["north"] for summary in history] == [["a", "b"], ["a", "b"], ["a", "c"]]
+    embedded = fulcrum.train(fulcrum.read_plan(tmp_path / "plan.json"), "digits", seeds=[0])
+    with np.load(tmp_path / "run" / "model.npz") as model:
+        assert np.abs(embedded.models[0] - model["head"]).max() < 1e-5
+
+
 @pytest.mark.engines
 def test_96_silos_learn_the_model_of_the_embedded_engine_with_its_accuracy_after_each_round(tmp_path):
     options = ["--rounds", "2", "--epsilon", "3", "--aggregation", "masked"]

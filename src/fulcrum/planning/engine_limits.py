@@ -66,12 +66,7 @@ def _on_flower(plan: "Plan") -> Iterator[str]:
         )
     if plan.federation.rosters is not None and (several := _several_tiers(plan)):
         yield f"this engine runs plans whose membership changes with one tier of regions, {several}"
-    if plan.federation.rosters is not None:
-        yield (
-            "Flower masks sums, and masks do not know membership that changes. Deploy on NVIDIA FLARE, or plan without "
-            "from, until and every"
-        )
-    elif not plan.is_masked:
+    if not plan.is_masked:
         yield "Flower has no aggregator in a region, so sums must be masked. Plan with --aggregation masked"
     names = (
         _on_size(plan),

@@ -19,7 +19,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fulcrum.core.masking.masking_messages import request_from_bytes
+from fulcrum.core.masking.masking_messages import Begin, request_from_bytes
+from fulcrum.core.messages.membership import members_of, senders_of
 from fulcrum.core.plan.verified_plan import VerifiedPlan, verified_plan
 from fulcrum.core.silo.masked_release import MaskedSilo
 from fulcrum.core.silo.site import Site, read_site
@@ -163,7 +164,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         progress = ProgressFile(None if self._site is None else self._site.folder, last)
         if server.round_number <= last:
             progress.wait(server.round_number, "the server waits for the silos' nodes")
-        self._wait_for_nodes(grid, wait)
+        self._wait_for_nodes(grid, wait, server.round_number)
         while server.round_number <= last:
             number = server.round_number
             records = {ARRAYS: record, CONFIG: ConfigRecord({**(train_config or {}), ROUND: number})}
@@ -202,18 +203,31 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             number: The number of the round.
             wait: Seconds for answers; later answers are not read.
         """
-        messages = []
-        for node, node_requests in self._requests_by_node(grid, requests).items():
-            content = request_content(node_requests)
-            if any(MaskedSilo.asks_for_update(request) for request in node_requests):
-                for name, record in records.items():
-                    content[name] = record
-            messages.append(
-                Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, group_id=str(number), ttl=2 * wait)
-            )
-        for reply in _replies(grid, messages, wait):
+        waiting, reached = set(requests), set[int]()
+
+        def messages() -> list[Message]:
+            """Returns the messages for nodes that have none yet in this stage."""
+            addressed = self._requests_by_node(grid, {silo: requests[silo] for silo in waiting})
+            new = {node: texts for node, texts in addressed.items() if node not in reached}
+            reached.update(new)
+            return [_message(node, texts, records, number, 2 * wait) for node, texts in new.items()]
+
+        first = isinstance(request_from_bytes(next(iter(requests.values()))), Begin)
+        joins = first and self._plan.federation.rosters is not None
+
+        def awaits_more() -> bool:
+            """Returns True while the node of a silo that joins in this round may still come, or be asked."""
+            if not joins or not waiting:
+                return False
+            there = set(grid.get_node_ids())
+            return len(there) < len(self._plan.federation) or bool(there - reached - set(self._nodes.values()))
+
+        for reply in _replies(grid, messages, wait, awaits_more):
             if reply.has_error():
-                _logger.warning("round %d: a node answered with error %d", number, reply.error.code)
+                # Where membership changes, the nodes of silos that have not joined yet are unknown, and decline.
+                level = logging.INFO if joins else logging.WARNING
+                waiting -= {silo for silo, node in self._nodes.items() if node == reply.metadata.src_node_id}
+                _logger.log(level, "round %d: a node answered with error %d", number, reply.error.code)
                 continue
             try:
                 silo = take(answer_in(reply.content))
@@ -222,6 +236,7 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
                 continue
             if silo is not None:
                 self._nodes[silo] = reply.metadata.src_node_id
+                waiting.discard(silo)
 
     def _requests_by_node(self, grid: Grid, requests: Mapping[str, bytes]) -> dict[int, list[bytes]]:
         """Returns the requests for every node: the request of the node's silo; for an unknown node, of all groups."""
@@ -232,9 +247,10 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
             addressed |= dict.fromkeys(sorted(online - set(silo_of)), sorted(set(requests.values())))
         return addressed
 
-    def _wait_for_nodes(self, grid: Grid, wait: float) -> None:
-        """Waits for as many nodes as the plan has silos, or until the time is up."""
-        wanted, deadline = len(self._plan.federation), time.monotonic() + wait
+    def _wait_for_nodes(self, grid: Grid, wait: float, number: int) -> None:
+        """Waits for as many nodes as a round has silos, or until the time is up."""
+        silos = [silo for name in senders_of(self._plan) for silo in members_of(self._plan, name, number)]
+        wanted, deadline = len(silos), time.monotonic() + wait
         while (there := len(list(grid.get_node_ids()))) < wanted:
             if time.monotonic() > deadline:
                 if not there:
@@ -260,18 +276,38 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         return None
 
 
-def _replies(grid: Grid, messages: Iterable[Message], wait: float) -> Iterator[Message]:
-    """Sends messages, and gives the replies as they come, until all have come or the time is up."""
-    pending = {identifier for identifier in grid.push_messages(messages) if identifier}
+def _message(node: int, requests: list[bytes], records: Mapping[str, Any], number: int, lifetime: float) -> Message:
+    """Returns the message of a stage for a node; the records for training go along with a request for an update."""
+    content = request_content(requests)
+    if any(MaskedSilo.asks_for_update(request) for request in requests):
+        for name, record in records.items():
+            content[name] = record
+    return Message(content, dst_node_id=node, message_type=MESSAGE_TYPE, group_id=str(number), ttl=lifetime)
+
+
+def _replies(
+    grid: Grid, messages: Callable[[], list[Message]], wait: float, awaits_more: Callable[[], bool]
+) -> Iterator[Message]:
+    """Sends messages, and gives the replies as they come, until all have come or the time is up.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        messages: Returns the messages to send; called again while more are awaited, for nodes that come later.
+        wait: Seconds for replies.
+        awaits_more: Returns True if further nodes may still come that have to answer.
+    """
+    pending = {identifier for identifier in grid.push_messages(messages()) if identifier}
     began = time.monotonic()
-    while pending:
-        for reply in grid.pull_messages(pending):
+    while pending or awaits_more():
+        for reply in grid.pull_messages(pending) if pending else ():
             pending.discard(reply.metadata.reply_to_message_id)
             yield reply
-        spent = time.monotonic() - began
-        if not pending or spent > wait:
+        spent, more = time.monotonic() - began, awaits_more()
+        if not (pending or more) or spent > wait:
             return
         time.sleep(min(max(_SOON, _SHARE * spent), _INTERVAL, wait))
+        if more and (late := messages()):
+            pending.update(identifier for identifier in grid.push_messages(late) if identifier)
 
 
 def server_site(folder: str | Path | None = None) -> Site:

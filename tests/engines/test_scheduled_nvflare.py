@@ -1,4 +1,4 @@
-"""Rosters that change on NVIDIA FLARE: who is asked, waited for and summed in each round; and Flower's refusal."""
+"""Rosters that change on NVIDIA FLARE: who is asked, waited for and summed in each round."""
 
 import types
 
@@ -17,6 +17,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.apis.workspace import Workspace
+from nvflare_world import MEMBERS, World
 
 from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.messages.regional_reply import RegionalSum, regional_reply_from_bytes
@@ -26,6 +27,7 @@ from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.engines.flower.flower_engine import FlowerEngine
 from fulcrum.engines.nvflare.flare_region import RegionUpdater
 from fulcrum.engines.nvflare.flare_silo import SiloExecutor
+from fulcrum.engines.nvflare.kits.console import follow
 from fulcrum.engines.nvflare.kits.nvflare_kits import Deployment, write_kits
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, DECLINE, MODEL, RELEASE, ROUND, TASK
 from fulcrum.errors import ExchangeError, PlanError
@@ -105,10 +107,10 @@ def test_a_site_that_is_not_there_yet_holds_up_no_round(kits):
     updater._open_region().close()
 
 
-def test_flower_refuses_rosters_at_the_kits_and_in_the_silo(tmp_path):
+def test_flower_refuses_rosters_of_trusted_sums_at_the_kits_and_in_the_silo(tmp_path):
     plan = scheduled_plan(tmp_path)
     deployment = Deployment(plan=plan, train="fulcrum.engines.built_in_training", runs_here=True)
-    with pytest.raises(PlanError, check=coded("engine.plan-refused"), match="membership that changes"):
+    with pytest.raises(PlanError, check=coded("engine.plan-refused"), match="masked"):
         FlowerEngine().check(deployment)
     with pytest.raises(PlanError, check=coded("engine.plan-refused")):
         FlowerEngine().write_kits(deployment, tmp_path / "kits")
@@ -152,6 +154,91 @@ def test_silos_join_and_leave_at_their_rounds_on_real_processes(tmp_path):
         assert members["south"] == ["c1"]
     # Sums are left out for the round in which the killed silo was away; all other rounds have their whole roster.
     assert sum("north" in members for members in summed) >= 7
+    counted = [
+        release.values * release.step
+        for (silo, number), release in releases.items()
+        if any(silo in members for members in summed[number - 1].values())
+    ]
+    assert np.allclose(federation.model, sum(counted), rtol=0, atol=1e-9)
+
+
+@pytest.fixture
+def masked_world(tmp_path, monkeypatch):
+    """Sites of masked sums: a4 joins in round 2, and c4 leaves after round 1."""
+    (tmp_path / "few_weights.py").write_text(
+        "import numpy as np\n"
+        "def start(options): return {'weights': np.zeros(6)}\n"
+        "def train(model, assignment): return {'weights': model['weights'] + 0.1}\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    silos = fulcrum.Federation.from_sizes({region: dict.fromkeys(names, 200) for region, names in MEMBERS.items()})
+    rounds = {silo: "1-" for names in MEMBERS.values() for silo in names} | {"a4": "2-", "c4": "1"}
+    federation = fulcrum.with_schedule(silos, rounds)
+    settings = {"rounds": 2, "epsilon": 5.0, "parameters": 6, "purpose": "deployment", "aggregation": "masked"}
+    deployment = Deployment(
+        plan=fulcrum.plan(federation, **settings), train="few_weights", patience=600.0, runs_here=True
+    )
+    write_kits(deployment, tmp_path / "kits")
+    return World(tmp_path / "kits")
+
+
+def test_masked_regions_sum_the_roster_of_the_round_and_wait_for_nobody_else(masked_world):
+    first, second = masked_world.run_round(), masked_world.run_round()
+    assert first["members"] == {"north": ["a1", "a2", "a3"], "south": ["c1", "c2", "c3", "c4"]}
+    assert second["members"] == {"north": ["a1", "a2", "a3", "a4"], "south": ["c1", "c2", "c3"]}
+    assert [masked_world.ledger(silo) for silo in ("a1", "a4", "c4")] == [[1, 2], [2], [1]]
+
+
+@pytest.mark.engines
+def test_kills_around_a_joining_silo_leave_whole_rosters_and_true_ledgers(tmp_path):
+    """The site of a silo is down until its first round, its region is killed in between, and then the server's job."""
+    schedule = {"a1": "1-", "a2": "4-", "a3": "1-5", "c1": "1-"}
+    own = {"a1": range(1, 8), "a2": range(4, 8), "a3": range(1, 6), "c1": range(1, 8)}
+    federation = Federation(
+        tmp_path,
+        rounds=7,
+        patience=90.0,
+        members={"north": ["a1", "a2", "a3"], "south": ["c1"]},
+        train="fulcrum.engines.built_in_training",
+        schedule=schedule,
+    )
+
+    def start_late_site():
+        federation.restart("north")
+        federation.loopback.start("a2", federation.environment("tell"))
+
+    strikes = {
+        2: lambda: federation.loopback.kill("a2"),
+        3: start_late_site,
+        5: lambda: federation.kill_job_process("server"),
+    }
+
+    def strike():
+        for number in [due for due in strikes if due <= federation.state["round_number"]]:
+            strikes.pop(number)()
+
+    try:
+        federation.start(conduct=dict.fromkeys(schedule, "tell"))
+        follow(federation.kits, tick=strike)
+    finally:
+        federation.stop()
+    assert not strikes
+    assert not federation.left_behind()
+    releases, sound = federation.releases(), fulcrum.verified_plan(federation.plan)
+    for silo, rounds in own.items():
+        with read_ledger(federation.state_of(silo) / f"{silo}.ledger") as ledger:
+            charged = {entry.round_number: entry.cost.shifts for entry in ledger.entries()}
+        assert set(charged) <= set(rounds)
+        assert {number for name, number in releases if name == silo} <= set(charged)
+        assert all(cost == sound.release_cost(silo, number) for number, cost in charged.items())
+    assert [told["round"] for told in federation.history] == list(range(1, 8))
+    summed = [told["members"] for told in federation.history]
+    for number, members in enumerate(summed, 1):
+        roster = [silo for silo in ("a1", "a2", "a3") if number in own[silo]]
+        assert members.get("north", roster) == roster
+        assert members["south"] == ["c1"]
+    assert sum("north" in members for members in summed) >= 5  # a killed region, or a late site, may cost its round
+    assert "north" in summed[-1]
     counted = [
         release.values * release.step
         for (silo, number), release in releases.items()

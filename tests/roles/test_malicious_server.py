@@ -401,7 +401,7 @@ def test_secrets_of_a_round_are_gone_from_disk_once_it_is_unmasked(world):
     requests = world.run(masked, until="attestation")
     secrets = {}
     for silo in NORTH:
-        with world.silo(silo)._masking() as masking:
+        with (station := world.silo(silo))._masking(station._group) as masking:
             state = masking._record.state(request_from_bytes(requests[silo]).session)[0]
             secrets[silo] = [state.seed, *(pair.masking for pair in state.pairs.values())]
             assert (state.masking_key, state.sealing_key) == (b"", b""), "not needed once all pairs agree"

@@ -271,6 +271,29 @@ def test_a_region_refuses_the_noise_of_a_quieter_phase(region, tmp_path):
         north.accept(sealers["lille"].seal(quiet), most)
 
 
+def test_a_region_does_without_as_many_silos_of_the_roster_as_the_plan_says(tmp_path):
+    rounds = {"lille": "1-", "metz": "1-", "caen": "3-", "nice": "1-"}
+    keys = {name: new_key(tmp_path / name) for members in SIZES.values() for name in members}
+    keys |= {name: new_key(tmp_path / name, "sealing") for name in SIZES}
+    plan = verified_plan(made(rounds, keys=keys, dropouts=1, colluders=1))
+    sealers = {silo: Sealer(plan, silo, tmp_path / silo) for silo in SIZES["north"]}
+    aggregation = aggregation_of(plan)
+    for number, roster in ((1, {"lille", "metz"}), (3, {"lille", "metz", "caen"})):
+        for missing in roster:
+            assert lacking_in_round(aggregation, "north", roster - {missing}, number) is None
+        assert "2 of" in lacking_in_round(aggregation, "north", set(sorted(roster)[2:]), number)
+    assert "takes no part" in lacking_in_round(aggregation, "north", {"lille", "caen"}, 1)
+    server = Coordinator.open(tmp_path / "server", plan, {"weight": np.zeros(PARAMETERS)})
+    with Region.open(tmp_path / "north.region", plan, "north", tmp_path / "north") as north:
+        north.expect_layout(LAYOUT)
+        north.accept(sealed(plan, sealers, "lille", 1, tmp_path), 1)
+        total = north.close_round(1)
+    assert isinstance(total, RegionalSum)
+    assert total.members == ("lille",)
+    server.receive(total.to_bytes(), "north")
+    assert server.finish_round()["members"] == {"north": ["lille"]}
+
+
 def test_the_server_takes_the_sum_of_the_roster_alone(region, tmp_path):
     north, plan, sealers = region
     server = Coordinator.open(tmp_path / "server", plan, {"weight": np.zeros(PARAMETERS)})
@@ -285,9 +308,10 @@ def test_the_server_takes_the_sum_of_the_roster_alone(region, tmp_path):
     assert server.finish_round()["members"] == {"north": ["lille", "metz"]}
 
 
-def test_flower_refuses_rosters_by_name_and_nvflare_runs_them():
-    plan = made(parameters=34)
-    assert refusals(plan) == ()
-    assert "membership that changes" in refusals_on_flower(plan)[0]
-    with pytest.raises(ParameterError, check=coded("schedule.unsupported", setting="aggregation")):
-        made(aggregation="masked")
+def test_both_engines_run_rosters_and_flower_with_masked_sums_alone():
+    assert refusals(made(parameters=34)) == ()
+    assert "sums must be masked" in refusals_on_flower(made(parameters=34))[0]
+    masked = made(parameters=34, aggregation="masked")
+    assert refusals(masked) == refusals_on_flower(masked) == ()
+    with pytest.raises(ParameterError, check=coded("schedule.unsupported", setting="targets")):
+        made(aggregation="masked", epsilon={"federation": 1.0})  # all silos as one group

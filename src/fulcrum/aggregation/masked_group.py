@@ -14,13 +14,14 @@ the sum of a group and no single release. The members do not trust the server to
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from fulcrum.aggregation.secret_recovery import secret_from
 from fulcrum.core.masking.harary_graph import HararyGraph
-from fulcrum.core.masking.masking_group import Group, group_of
+from fulcrum.core.masking.masking_group import WIDTHS, Group, group_of
 from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     INPUT,
@@ -50,7 +51,7 @@ from fulcrum.core.masking.member_protocol import (
 )
 from fulcrum.core.masking.roster import DistinctKeys
 from fulcrum.core.messages.layout import Layout
-from fulcrum.core.messages.membership import senders_of
+from fulcrum.core.messages.membership import members_of, senders_of
 from fulcrum.core.messages.regional_reply import RegionalReply, RegionalSum, Withheld
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.errors import ExchangeError
@@ -304,15 +305,26 @@ class MaskedGroup:
 def largest_answer(plan: VerifiedPlan) -> int | None:
     """Returns the length of a silo's longest answer in any stage of a masked round, in bytes.
 
-    The carrier of messages refuses longer messages. Returns None for a plan without a number of parameters.
+    The carrier of messages refuses longer messages. Returns None for a plan without a number of parameters. Where
+    membership changes, the result is an upper bound, as if all silos of a region took part in a round.
     """
     if plan.parameters is None:
         return None
-    return max(longest_answer_of(group_of(plan, name)) for name in senders_of(plan))
+    if plan.federation.rosters is None:
+        return max(longest_answer_of(group_of(plan, name)) for name in senders_of(plan))
+    members = {name: list(members_of(plan, name)) for name in senders_of(plan)}
+    widest = plan.parameters * max(WIDTHS) // 8
+    return max(_longest_answer([name, *silos], len(silos), widest) for name, silos in members.items())
 
 
 def longest_answer_of(group: Group) -> int:
     """Returns the length of a member's longest answer in bytes: the masked input, or shares for all neighbours."""
-    name = max(len(silo.encode()) for silo in (group.name, *group.regions))
-    shares = (group.neighbours + 1) * (_SHARES_BYTES + name)
-    return _HEAD_BYTES + 2 * name + max((group.parameters or 0) * group.bits // 8, shares)
+    return _longest_answer(
+        [group.name, *group.regions], group.neighbours + 1, (group.parameters or 0) * group.bits // 8
+    )
+
+
+def _longest_answer(names: Iterable[str], holders: int, vector: int) -> int:
+    """Returns the bytes of a member's longest answer, for a number of holders and the bytes of its masked vector."""
+    name = max(len(silo.encode()) for silo in names)
+    return _HEAD_BYTES + 2 * name + max(vector, holders * (_SHARES_BYTES + name))

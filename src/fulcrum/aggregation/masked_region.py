@@ -50,8 +50,9 @@ class MaskedRegion(ClosedAtTheEnd):
     interrupted, and the server begins another attempt. An `ExchangeError` refuses a message and changes no state.
     """
 
-    def __init__(self, file: RegionFile, plan: VerifiedPlan, group: Group, opener: AnswerOpener | None = None) -> None:
-        self._file, self._plan, self._group, self._opener = file, plan, group, opener
+    def __init__(self, file: RegionFile, plan: VerifiedPlan, region: str, opener: AnswerOpener | None = None) -> None:
+        self._file, self._plan, self._region, self._opener = file, plan, region, opener
+        self._group: Group | None = None
         self._call: StageCall | None = None
         self._running: MaskedGroup | None = None
         self._declined: set[str] = set()
@@ -79,12 +80,13 @@ class MaskedRegion(ClosedAtTheEnd):
         plan = verified_plan(plan, error=ExchangeError)
         check_silos_draw_noise(plan)
         check_aggregation(plan, "masked", sealed=True)
-        group, opener = group_of(plan, region), None
+        group_of(plan, region, 1)  # before the file: a plan without this group makes no file
+        opener = None
         if seals_answers(plan):
             if key is None:
                 raise ExchangeError("region.key-missing", region=region)
             opener = AnswerOpener(plan, region, key)
-        return cls(RegionFile.open(path, region=region, plan_digest=plan.digest, create=create), plan, group, opener)
+        return cls(RegionFile.open(path, region=region, plan_digest=plan.digest, create=create), plan, region, opener)
 
     def close(self) -> None:
         """Closes the file; a second call has no effect."""
@@ -110,7 +112,7 @@ class MaskedRegion(ClosedAtTheEnd):
             model: The global model, with the call for the first stage.
         """
         called = stage_call_from_bytes(call)
-        check_call(called, self._plan, self._group.name)
+        check_call(called, self._plan, self._region)
         if called == self._call and self._reply is not None:
             return {}
         stored = self._stored_sum(called.round_number)
@@ -128,8 +130,8 @@ class MaskedRegion(ClosedAtTheEnd):
 
     def take(self, data: bytes) -> str:
         """Stores a silo's answer or decline and returns the silo; refuses every other message."""
-        if self._running is None or self._reply is not None:
-            raise ExchangeError("region.stage-over", region=self._group.name)
+        if self._running is None or self._group is None or self._reply is not None:
+            raise ExchangeError("region.stage-over", region=self._region)
         most = longest_answer_of(replace(self._group, parameters=self._running.parameters))
         if self._opener is not None:
             _check_length(data, most + self._opener.overhead)
@@ -148,7 +150,7 @@ class MaskedRegion(ClosedAtTheEnd):
         The reply is a `StageEnd`, a `Withheld`, or a `RegionalSum` that is on disk before the return.
         """
         if self._call is None:
-            raise ExchangeError("region.stage-over", region=self._group.name)
+            raise ExchangeError("region.stage-over", region=self._region)
         if self._reply is None and self._running is not None:
             outcome = self._running.proceed()
             if isinstance(outcome, dict):
@@ -160,7 +162,7 @@ class MaskedRegion(ClosedAtTheEnd):
                         self._file.set_answer(self._call.round_number, SUMMED, _digest(reply), reply)
                 self._running, self._reply = None, reply
         if self._reply is None:
-            raise ExchangeError("region.stage-over", region=self._group.name)
+            raise ExchangeError("region.stage-over", region=self._region)
         return self._reply
 
     def _continues(self, call: StageCall) -> bool:
@@ -173,10 +175,12 @@ class MaskedRegion(ClosedAtTheEnd):
 
     def _new_group(self, call: StageCall, model: Mapping[str, FloatArray] | None) -> MaskedGroup:
         if model is None:
-            raise ExchangeError("region.stage-without-model", region=self._group.name)
+            raise ExchangeError("region.stage-without-model", region=self._region)
         layout, _ = checked_model(self._plan, model)
-        session = session_of(self._group, call.round_number, input_digest_of(model), call.attempt)
-        return MaskedGroup(self._group, session, layout)
+        group = group_of(self._plan, self._region, call.round_number)  # the roster of the round
+        running = MaskedGroup(group, session_of(group, call.round_number, input_digest_of(model), call.attempt), layout)
+        self._group = group
+        return running
 
     def _end(self, call: StageCall, *, interrupted: bool = False) -> bytes:
         return StageEnd(
@@ -184,7 +188,7 @@ class MaskedRegion(ClosedAtTheEnd):
             round_number=call.round_number,
             attempt=call.attempt,
             stage=call.stage,
-            region=self._group.name,
+            region=self._region,
             interrupted=interrupted,
         ).to_bytes()
 

@@ -59,7 +59,7 @@ class MaskedRound:
         self._running: dict[str, MaskedGroup] = {}
         self._answers: dict[str, RegionalSum | Withheld] = {}
         for name in senders_of(plan):
-            group = group_of(plan, name)
+            group = group_of(plan, name, round_number)
             self._group_of |= dict.fromkeys(group.regions, name)
             self._running[name] = MaskedGroup(group, session_of(group, round_number, input_digest, attempt), layout)
 

@@ -28,6 +28,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.masking.masking_group import Group, group_of
 from fulcrum.core.messages.aggregation_tree import AggregationTree, tree_of
 from fulcrum.core.messages.membership import members_of
+from fulcrum.core.phase_noise import variance_by_silo
 from fulcrum.core.plan.figures import outermost_complete_tier
 from fulcrum.core.plan.verified_plan import VerifiedPlan
 from fulcrum.core.remaining_noise import left_by_coalitions, remaining_noise
@@ -81,8 +82,11 @@ class Aggregation(Protocol):
             return f"{len(absent)} of {len(children)} sums are missing, such as the sum of {absent[0]!r}"
         return None
 
-    def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
-        """Returns the reason against a sum of releases, for a region or for the one masked group."""
+    def lacking_in_group(self, sender: str, present: Collection[str], round_number: int | None = None) -> str | None:
+        """Returns the reason against a sum of releases, for a region or for the one masked group.
+
+        Where membership changes, the reason is against a sum of one round, whose roster counts.
+        """
 
     def joint_senders(self) -> tuple[frozenset[str], ...]:
         """Returns the sets of nodes that report to the server and whose sums count together or not at all in a round.
@@ -113,34 +117,39 @@ class TrustedAggregation(Aggregation):
     name: ClassVar[str] = "trusted"
     plan: VerifiedPlan
     logical: bool = False
+    _noise: dict[int, tuple[FloatArray, FloatArray]] = field(default_factory=dict, init=False)
 
-    def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
+    def lacking_in_group(self, sender: str, present: Collection[str], round_number: int | None = None) -> str | None:
         """Returns the reason against a sum with less noise than the plan counts on; None if the noise is enough.
 
         For every silo the plan counts on the noise of the region, without the noise of the worst `dropouts` and
         `colluders` together. The data of absent silos are not in the sum and need no noise.
         """
-        plan, members = self.plan, members_of(self.plan, sender)
+        plan, members = self.plan, members_of(self.plan, sender, round_number)
         where = [index for silo, index in members.items() if silo in present]
         absent = len(members) - len(where)
         if not where or absent > plan.dropouts:
             return f"{absent} of {len(members)} silos are missing, the plan does without {plan.dropouts}"
-        variance = plan.noise_variance[where]
-        left, more = left_by_coalitions(variance, np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
-        if (left[0] + more < self._counted_on[where] * (1 - _TOLERANCE)).any():
+        drawn, counted_on = self._noise_of(round_number)
+        left, more = left_by_coalitions(drawn[where], np.zeros(len(where), dtype=np.intp), 1, plan.colluders)
+        if (left[0] + more < counted_on[where] * (1 - _TOLERANCE)).any():
             return f"the noise of {len(where)} silos is less than the plan counts on"
         return None
 
-    @cached_property
-    def _counted_on(self) -> FloatArray:
-        """The noise that the epsilon above the region counts on, by silo."""
-        plan = self.plan
-        return remaining_noise(
-            plan.federation,
-            plan.noise_variance,
-            tier=plan.federation.innermost.name,
-            excluded_silos=plan.colluders + plan.dropouts,
-        )
+    def _noise_of(self, round_number: int | None) -> tuple[FloatArray, FloatArray]:
+        """Returns by silo the noise that the silo draws in a round, and the noise on which its epsilon above counts."""
+        plan, rosters = self.plan, self.plan.federation.rosters
+        phase = -1 if rosters is None or round_number is None else rosters.phase(round_number)
+        if phase not in self._noise:
+            drawn = plan.noise_variance
+            if phase >= 0 and plan.phase_multiplier is not None:
+                drawn = variance_by_silo(plan.federation, plan.phase_multiplier, phase)
+            inner, lost = plan.federation.innermost.name, plan.colluders + plan.dropouts
+            self._noise[phase] = (
+                drawn,
+                remaining_noise(plan.federation, drawn, tier=inner, excluded_silos=lost),
+            )
+        return self._noise[phase]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,8 +161,10 @@ class MaskedAggregation(Aggregation):
     logical: bool = False
     _groups: dict[str, Group] = field(default_factory=dict, init=False)
 
-    def lacking_in_group(self, sender: str, present: Collection[str]) -> str | None:
+    def lacking_in_group(self, sender: str, present: Collection[str], round_number: int | None = None) -> str | None:
         """Returns the reason against unmasking the sum of a group, by the rule that the silos apply too."""
+        if self.plan.federation.rosters is not None:
+            return group_of(self.plan, sender, round_number).lacking(present)
         if sender not in self._groups:
             self._groups[sender] = group_of(self.plan, sender)
         return self._groups[sender].lacking(present)
@@ -162,16 +173,16 @@ class MaskedAggregation(Aggregation):
 def lacking_in_round(aggregation: Aggregation, sender: str, present: Collection[str], round_number: int) -> str | None:
     """Returns the reason against a sum of the silos present in a round; None if the sum is allowed.
 
-    Where membership changes, the plan counts on every silo of the round's roster and on no other silo.
+    Where membership changes, the roster of the round takes the place of the region's silos: no other silo is in a sum,
+    and no other silo counts as missing.
     """
     if aggregation.plan.federation.rosters is None:
         return aggregation.lacking(sender, present)
-    roster = members_of(aggregation.plan, sender, round_number)
-    if strangers := set(present) - roster.keys():
+    if strangers := set(present) - members_of(aggregation.plan, sender, round_number).keys():
         return f"silo {min(strangers)!r} takes no part in round {round_number}, by the rosters of the plan"
-    if not (missing := roster.keys() - set(present)):
-        return None
-    return f"{len(missing)} of {len(roster)} silos of round {round_number} are missing, the plan does without 0"
+    if reason := aggregation.lacking_in_group(sender, present, round_number):
+        return f"round {round_number}: {reason}"
+    return None
 
 
 def aggregation_of(plan: VerifiedPlan, *, logical: bool = False) -> Aggregation:

@@ -37,6 +37,13 @@ MOST_CELLS = 100_000_000
 """The most silos times phases of a schedule, one byte each."""
 
 
+MOST_LOST = 100
+"""The most colluders and dropouts of a region together, where membership changes.
+
+Verification looks at so many silos in every phase, and a small file could otherwise cost a silo minutes and gigabytes.
+"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Rosters:
     """The roster of every round.

@@ -229,7 +229,7 @@ def fall() -> None:
 
     def of_call(self, data, *_):
         made = stage_call_from_bytes(data)
-        name = self._name if isinstance(self, StagedNode) else self._group.name
+        name = self._name if isinstance(self, StagedNode) else self._region
         return name, made.round_number, made.stage
 
     def of_request(self, data, *_):

@@ -61,6 +61,7 @@ class Group:
         colluders: The number of members whose secrets the server may know: the plan's number of every region, at least
             1.
         dropouts: The number of members of a region that may be missing from a sum.
+        round_number: The only round of the group, where membership changes; None for the group of all rounds.
         neighbours: The number of members with which a member shares masks.
         threshold: The number of holders of a member, the member included, that restore a secret.
         quorum: The number of members that must attest the same survivors before a member helps to unmask.
@@ -86,6 +87,7 @@ class Group:
     deployed: bool
     largest: Mapping[str, float]
     bits: int
+    round_number: int | None = None
 
     @property
     def dtype(self) -> str:
@@ -96,6 +98,8 @@ class Group:
         """Raises `ExchangeError` unless a session belongs to the group and to a round of the plan."""
         if (session.plan_digest, session.group) != (self.plan_digest, self.name):
             raise ExchangeError("mask.request-foreign", group=self.name)
+        if self.round_number not in (None, session.round_number):  # another round may have another roster
+            raise ExchangeError("mask.round-of-other-roster", group=self.name, round_number=session.round_number)
         # Without a model in the session, two attempts of a round could train on different models.
         if not 1 <= session.round_number <= self.rounds or session.attempt < 1 or not session.input_digest:
             raise ExchangeError(
@@ -132,25 +136,36 @@ class Group:
         return None
 
 
-def group_of(plan: VerifiedPlan, name: str) -> Group:
+def group_of(plan: VerifiedPlan, name: str, round_number: int | None = None) -> Group:
     """Returns a group of a plan that carries the keys of all members.
+
+    Where membership changes, the members are the roster of one round. All numbers follow from this roster: a silo
+    outside of the roster neither counts as missing, nor holds a share, nor signs.
 
     Args:
         plan: A verified plan with masked sums.
         name: The name of the group: a region, or "federation" if all silos are one group.
+        round_number: The round of the group; required where membership changes, and without effect elsewhere.
 
     Raises:
         ExchangeError: The plan has no such group, lacks a key, has a key twice, or has silos that draw no noise.
         ParameterError: The numbers of dropouts and colluders are too large for a masked group.
-        ReleaseError: The integers of a sum do not fit 64 bits.
+        ReleaseError: The integers of a sum do not fit 64 bits; or membership changes without a round of the plan.
     """
     # An aggregator that adds noise would have to see the sum without masks.
     if not plan.silos_draw_noise:
         raise ExchangeError("mask.noise-not-of-silos")
     if not plan.is_masked or name not in senders_of(plan):
         raise ExchangeError("mask.group-unknown", group=name)
+    number = None
+    if plan.federation.rosters is not None:
+        if round_number is None:
+            raise ReleaseError("release.round-missing")
+        if not 1 <= round_number <= plan.rounds:
+            raise ReleaseError("release.round-outside-plan", round_number=round_number, rounds=plan.rounds)
+        number = round_number
     places = regions_of(plan.federation)
-    regions = {silo: places[silo] for silo in members_of(plan, name)}
+    regions = {silo: places[silo] for silo in members_of(plan, name, number)}
     size = len(regions)
     colluders, dropouts = expected_absences(plan, regions.values())
     try:
@@ -187,6 +202,7 @@ def group_of(plan: VerifiedPlan, name: str) -> Group:
         # A masked sum wraps modulo 2^bits, and an outer aggregator that hides the sum adds modulo 2^64. With fewer bits
         # here a silo could move the sum to the edge: the total would show the server how each coordinate wrapped.
         bits=max(_bits(largest.values(), name), WIDTHS[-1] if unmet_tiers(plan) else 0),
+        round_number=number,
     )
 
 
@@ -196,7 +212,12 @@ def check_sheltered(plan: PlanData, silo: str) -> None:
     In a group of at most c + 1 silos the server and c colluders subtract the colluders' releases from the sum. The rest
     is the release of a single silo. The plan's promise then holds only if the silo's own noise meets its region's
     target.
+
+    Where membership changes, the verified epsilons themselves count, phase by phase, the noise that the worst colluders
+    of the roster leave: that of the silo alone in so small a group.
     """
+    if plan.federation.rosters is not None:
+        return
     tier, name = group_tier(plan), group_name_of(plan, silo)
     index = plan.federation.silo_names.tolist().index(silo)
     places = regions_of(plan.federation)

@@ -19,6 +19,9 @@ All numbers count members by key, so no two members may have the same key.
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import compress
+
+import numpy as np
 
 from fulcrum.core.messages.membership import group_name_of, members_of, regions_of
 from fulcrum.core.plan.plan_data import PlanData
@@ -75,8 +78,22 @@ def largest_minimum(plan: PlanData, silo: str) -> int:
     against the will of a single member if the plan allows the absences and the s - 1 remaining members are a quorum. So
     a larger minimum of a policy would promise more than the silo can enforce.
     """
-    places = regions_of(plan.federation)
-    regions = [places[other] for other in members_of(plan, group_name_of(plan, silo))]
+    places, rosters = regions_of(plan.federation), plan.federation.rosters
+    members = members_of(plan, group_name_of(plan, silo))
+    groups = [[places[other] for other in members]]
+    if rosters is not None:  # the silo insists on its minimum in all of its rounds
+        there = rosters.present[rosters.present[:, members[silo]]][:, list(members.values())]
+        groups = [list(compress(groups[0], row)) for row in np.unique(there, axis=0).tolist()]
+    return min(_largest_minimum_of(plan, regions) for regions in groups)
+
+
+def _largest_minimum_of(plan: PlanData, regions: Collection[str]) -> int:
+    """Returns the largest number of silos in a sum on which a member of a group can insist.
+
+    Args:
+        plan: The plan, with colluders and dropouts by region.
+        regions: The region of every member of the group.
+    """
     colluders, dropouts = expected_absences(plan, regions)
     quorum = threshold_for(len(regions), colluders=colluders, dropouts=dropouts)
     return min(len(regions), max(len(regions) - dropouts, quorum + 1))

@@ -152,22 +152,31 @@ def effective_multiplier(
             collude away, or take along, noise that aggregators draw.
         variance: `noise_variance` of the plan, if the caller has computed the variance.
     """
-    federation, inside = plan.federation, tier == SILO
+    federation, excluded_silos = plan.federation, excluded_by(plan, tier, colluders, dropouts)
     tier = observed_tier(plan, tier)
-    if inside and tier != SILO:
-        colluders = max(1, plan.colluders if colluders is None else colluders)
     if tier == SILO and plan.phase_multiplier is None:
         return plan.noise_multiplier
-    excluded_silos = 0
-    if plan.silos_draw_noise:
-        excluded_silos += plan.colluders if colluders is None else check_count("colluders", colluders)
-        excluded_silos += plan.dropouts if dropouts is None else check_count("dropouts", dropouts)
     if plan.phase_multiplier is not None:
         concealing = concealing_noise(federation, plan.phase_multiplier, tier, excluded_silos)
         return np.asarray(np.sqrt(concealing) / federation.weights)
     variance = noise_variance(plan) if variance is None else variance
     present = remaining_noise(federation, variance, tier=tier, excluded_silos=excluded_silos)
     return np.asarray(np.sqrt(present) / federation.weights)
+
+
+def excluded_by(
+    plan: PlanData, tier: str | None = None, colluders: int | None = None, dropouts: int | None = None
+) -> int:
+    """Returns the number of silos of every region whose noise conceals no silo from an observer of `tier`.
+
+    With masked sums the observer inside is the server with one silo of every region at least. No silo can collude away,
+    or take along, noise that aggregators draw. Arguments are as in `effective_multiplier`.
+    """
+    if not plan.silos_draw_noise:
+        return 0
+    colluders = plan.colluders if colluders is None else check_count("colluders", colluders)
+    missing = plan.dropouts if dropouts is None else check_count("dropouts", dropouts)
+    return (max(1, colluders) if tier == SILO and plan.is_masked else colluders) + missing
 
 
 def multiplier_of_round(plan: PlanData, silo: int, round_number: int) -> float:
@@ -197,7 +206,8 @@ def shift_of_round(plan: PlanData, silo: int, round_number: int, tier: str) -> f
     rosters, multiplier = plan.federation.rosters, plan.phase_multiplier
     if rosters is None or multiplier is None or not rosters.has(silo, round_number):
         return float("inf")
-    noise = noise_of_phase(plan.federation, multiplier, rosters.phase(round_number), observed_tier(plan, tier))
+    phase, observed = rosters.phase(round_number), observed_tier(plan, tier)
+    noise = noise_of_phase(plan.federation, multiplier, phase, observed, excluded_by(plan, tier))
     return float((plan.unit.sensitivity * plan.federation.weights[silo]) ** 2 / noise[silo])
 
 
@@ -205,6 +215,12 @@ def own_rounds(plan: PlanData, silo: int) -> int:
     """Returns the number of rounds in which a silo takes part."""
     rosters = plan.federation.rosters
     return plan.rounds if rosters is None else int(rosters.lengths @ rosters.present[:, silo])
+
+
+def first_round(plan: PlanData, silo: int) -> int:
+    """Returns the first round in which a silo takes part."""
+    rosters = plan.federation.rosters
+    return 1 if rosters is None else int(np.argmax(rosters.present[rosters.phase_of_round, silo])) + 1
 
 
 def lattice_steps(plan: PlanData) -> FloatArray | None:

@@ -260,10 +260,15 @@ class Guarantee:
     def _on_presence(self) -> str:
         """Returns the assumption on absent silos: absence that depends on records would reveal records."""
         if self.scheduled:
+            taken = "each silo takes part in all of its rounds and in no other"
+            if self.dropouts:
+                taken = (
+                    f"each silo takes part in its rounds alone, up to {_silos(self.dropouts)} of each {self.innermost} "
+                    "may miss a round for reasons that do not depend on records"
+                )
             return (
                 "the rounds of every silo are public, were fixed before the first release, and do not depend on "
-                "records: each silo takes part in all of its rounds and in no other, and no amplification by sampling "
-                "is claimed"
+                f"records: {taken}, and no amplification by sampling is claimed"
             )
         if not self.dropouts:
             return "every silo takes part in every round: no amplification by sampling is claimed"

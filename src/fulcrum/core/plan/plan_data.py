@@ -58,8 +58,8 @@ class PlanData:
         phase_multiplier: Where membership changes, by phase and region the noise multiplier of every silo that takes
             part; `noise_multiplier` is then the largest of a silo's phases, and no release draws by it. None where all
             silos take part in all rounds.
-        prices: Where membership changes, by silo the price that proves how near the noise is to the least; no release
-            rests on prices.
+        prices: Where membership changes, by observer (above, inside) and silo the price that proves how near the noise
+            is to the least; no release rests on prices.
         purpose: Research, or deployment.
         unit: The unit of privacy: the neighbouring relation, and the sensitivity of a clipped update.
         persons_per_silo: The declared number of persons of each silo, where the federation declares no sizes.

@@ -172,7 +172,7 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     is null where sizes are not declared. `site` is the declared technical name of the silo's site. If membership
     changes, `rounds` lists the silo's stays (first round, last round, every k-th round), `noise_multiplier` is the
     largest of the silo's phases, and `price` is the silo's price, over the largest, in the proof that the noise is near
-    the least.
+    the least. `inside_price` is the price of the silo's target inside, if there is one.
     """
 
     silo: str
@@ -189,6 +189,7 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     site: str = ""
     rounds: list[tuple[Count, Count, Count]] | None = None
     price: Share | None = None
+    inside_price: Share | None = None
 
 
 class PlanFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

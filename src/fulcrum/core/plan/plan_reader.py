@@ -18,7 +18,7 @@ from fulcrum.arrays import FloatArray
 from fulcrum.core.choices import SMALLEST
 from fulcrum.core.plan.plan_file import FORMAT, PlanFile, PlanSettings, content_digest, values_by_silo
 from fulcrum.core.privacy_unit import PrivacyUnit
-from fulcrum.core.rosters import MOST_CELLS, Rosters
+from fulcrum.core.rosters import MOST_CELLS, MOST_LOST, Rosters
 from fulcrum.core.topology import ROOT, SILO, Tier, Topology, name_problem
 from fulcrum.errors import FulcrumError, PlanError
 from fulcrum.parsing import check_unique_keys
@@ -245,7 +245,7 @@ def _problems_of_silos(content: PlanFile) -> Iterator[str]:
             yield f"silo {entry.silo!r} has epsilons against {list(entry.epsilon)}, expected {observers}"
         if not _can_be_squared(entry.noise_multiplier):
             yield f"silo {entry.silo!r} has the noise multiplier {entry.noise_multiplier}"
-    for column in ("records", "weight", "declared_weight", "rounds", "price"):
+    for column in ("records", "weight", "declared_weight", "rounds", "price", "inside_price"):
         if len({getattr(entry, column) is None for entry in silos}) > 1:
             yield f"{column} must be given for every silo, or for none"
     by_size = content.settings.weights == "sizes" and silos[0].records is not None
@@ -317,6 +317,9 @@ def _problems_of_schedule(content: PlanFile) -> Iterator[str]:
         yield "noise by phase stands elsewhere than with all innermost nodes"
     if len({content.silos[0].rounds is None, content.silos[0].price is None, by_phase[0] is None}) > 1:
         yield "rounds of silos, prices and noise by phase do not stand together"
+    inside = content.silos[0].rounds is not None and SILO in settings.required_multiplier
+    if (content.silos[0].inside_price is not None) != inside:
+        yield "prices of a target inside stand elsewhere than with such a target under changing membership"
     if content.silos[0].rounds is None:
         return
     if unsupported := next((name for name, value in usual_with_schedule(settings, inner).items() if not value), ""):
@@ -338,16 +341,14 @@ def _problems_of_phases(content: PlanFile, rosters: Rosters | None) -> Iterator[
 def usual_with_schedule(settings: PlanSettings, inner: str) -> dict[str, bool]:
     """Returns by setting True if its value may stand in a plan whose membership changes.
 
-    Every other value would need a proof of its own: noise that colluders remove differs by roster, masks need a group
-    in every round, and rules of weights and clip assume one roster.
+    Every other value would need a proof of its own: targets further out bind several regions at once, and rules of
+    weights and clip assume one roster.
     """
     return {
-        "targets": set(settings.required_multiplier) == {inner} and set(settings.epsilon) <= {inner},
+        "targets": {*settings.required_multiplier, *settings.epsilon} <= {SILO, inner},
         "unit": settings.unit == "silo",
+        "colluders": settings.colluders + settings.dropouts <= MOST_LOST,
         "injection": settings.injection == "silo",
-        "aggregation": settings.aggregation == "trusted",
-        "colluders": not settings.colluders,
-        "dropouts": not settings.dropouts,
         "information": settings.information is None and settings.floor is None,
         "budget": settings.budget is None,
         "weights": settings.weights in ("sizes", "equal", "declared", "by-silo")

@@ -130,11 +130,11 @@ class Recomputed:
             tier: The observer's tier. At "silo" a silo has its own noise alone; if sums are masked, the observer is
                 the server with one silo of every region at least.
         """
-        excluded_silos = self.settings.colluders + self.settings.dropouts
+        excluded_silos = self.excluded_silos(tier)
         if tier == SILO and self.group is None:
             return variance
         if tier == SILO:
-            tier, excluded_silos = self.group or tier, max(1, self.settings.colluders) + self.settings.dropouts
+            tier = self.group or tier
         by_region: dict[str, list[float]] = defaultdict(list)
         for region, value in zip(self.region, variance, strict=True):
             by_region[region].append(value)
@@ -150,10 +150,15 @@ class Recomputed:
             for region, node, value in zip(self.region, self.path[tier], variance, strict=True)
         ]
 
+    def excluded_silos(self, tier: str) -> int:
+        """Returns the number of silos of every region whose noise conceals no silo from an observer of a tier."""
+        alone = tier != SILO or self.group is None
+        return (self.settings.colluders if alone else max(1, self.settings.colluders)) + self.settings.dropouts
+
     def effective(self, tier: str) -> list[float]:
         """Returns by silo the effective multiplier against an observer of a tier."""
         if self.phases is not None:
-            concealing = self.phases.concealing(self.observed_tier(tier))
+            concealing = self.phases.concealing(self.observed_tier(tier), self.excluded_silos(tier))
             return [math.sqrt(noise) / weight for noise, weight in zip(concealing, self.weight, strict=True)]
         if tier == SILO and self.group is None:
             return self.multiplier
@@ -237,7 +242,7 @@ class Recomputed:
                 values_by_silo(requirement, len(self.squared)),
                 self.remaining(self.squared, tier)
                 if self.phases is None
-                else self.phases.concealing(tier, uniform=True),
+                else self.phases.concealing(self.observed_tier(tier), self.excluded_silos(tier), uniform=True),
                 strict=True,
             )
         )

@@ -16,8 +16,8 @@ from fulcrum.core.topology import SILO
 
 
 def inverse_noise(lengths: Sequence[float], noise: Sequence[float], phases: Iterable[int]) -> float:
-    """Returns the sum of L_p / N_p over some phases, the squared shift over kappa² w²."""
-    return math.fsum(lengths[phase] / noise[phase] for phase in phases)
+    """Returns the sum of L_p / N_p over some phases, the squared shift over kappa² w²; infinite without noise."""
+    return math.fsum(lengths[phase] / noise[phase] if noise[phase] else math.inf for phase in phases)
 
 
 class RecomputedPhases:
@@ -50,11 +50,32 @@ class RecomputedPhases:
         parts: dict[tuple[str, int], list[float]] = defaultdict(list)
         for region, pattern, value in zip(self._region, self._pattern, squared, strict=True):
             parts[region, pattern].append(value)
-        gathered: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for (region, pattern), values in parts.items():
+        self._parts = {place: sorted(values, reverse=True) for place, values in parts.items()}
+
+    def roster_sizes(self) -> set[tuple[str, int]]:
+        """Returns the regions, each with the numbers of its silos in any round."""
+        counts: Counter[tuple[str, int]] = Counter()
+        for (region, pattern), values in self._parts.items():
             for phase in self._phases[pattern]:
-                gathered[region, phase].append(math.fsum(values))
-        self._mass = {place: math.fsum(values) for place, values in gathered.items()}
+                counts[region, phase] += len(values)
+        return {(region, size) for (region, _), size in counts.items()}
+
+    def _remaining(self, excluded: int) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
+        """Returns by region and phase the squared weights that a coalition leaves, and the largest left weight.
+
+        The coalition is of the `excluded` silos of the phase's roster with the largest weights. All silos of a region
+        draw with one multiplier in a phase, so the noise of these silos is the largest too.
+        """
+        tops: dict[tuple[str, int], list[float]] = defaultdict(list)
+        rests: dict[tuple[str, int], list[float]] = defaultdict(list)
+        for (region, pattern), values in self._parts.items():
+            largest, rest = values[: excluded + 1], math.fsum(values[excluded + 1 :])
+            for phase in self._phases[pattern]:
+                tops[region, phase] += largest
+                rests[region, phase].append(rest)
+        ordered = {place: sorted(values, reverse=True)[excluded:] for place, values in tops.items()}
+        left = {place: math.fsum([*values, *rests[place]]) for place, values in ordered.items()}
+        return left, {place: values[0] if values else 0.0 for place, values in ordered.items()}
 
     def _of_multipliers(self, choose: Callable[[Iterable[float]], float]) -> list[float]:
         """Returns by silo a choice among the multipliers of its phases."""
@@ -83,36 +104,50 @@ class RecomputedPhases:
         places = zip(self._region, self._pattern, strict=True)
         return [value * mean[place] for value, place in zip(self._squared, places, strict=True)]
 
-    def concealing(self, tier: str, *, uniform: bool = False) -> list[float]:
+    def concealing(self, tier: str, excluded: int = 0, *, uniform: bool = False) -> list[float]:
         """Returns by silo the constant noise variance of all rounds with the same squared shift.
 
         Args:
-            tier: The observer's tier.
+            tier: The tier whose sums the observer sees; "silo" for an observer of single updates.
+            excluded: The silos of every region whose noise does not count, in every phase the worst of the roster.
             uniform: True for a multiplier of 1 in every phase, in place of the file's.
         """
         phases = range(len(self.lengths))
-        drawn = {region: [1.0 for _ in phases] if uniform else values for region, values in self._multiplier.items()}
+        drawn = {
+            region: [1.0 if uniform else value**2 for value in values] for region, values in self._multiplier.items()
+        }
+        places = list(zip(self._region, self._pattern, self._squared, strict=True))
         if tier == SILO:
             own = {
-                (region, pattern): inverse_noise(
-                    self.lengths, [value**2 for value in drawn[region]], self._phases[pattern]
-                )
-                for region, pattern in set(zip(self._region, self._pattern, strict=True))
+                (region, pattern): inverse_noise(self.lengths, drawn[region], self._phases[pattern])
+                for region, pattern, _ in set(places)
             }
-            places = zip(self._region, self._pattern, strict=True)
-            return [value * self._rounds / own[place] for value, place in zip(self._squared, places, strict=True)]
+            return [value * self._rounds / own[region, pattern] for region, pattern, value in places]
         node_of = dict(zip(self._region, self._path[tier], strict=True))
+        left, edge = self._remaining(excluded)
         parts: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in phases])
-        for (region, phase), mass in self._mass.items():
-            parts[node_of[region]][phase].append(mass * drawn[region][phase] ** 2)
+        for (region, phase), mass in left.items():
+            parts[node_of[region]][phase].append(mass * drawn[region][phase])
         noise = {node: [math.fsum(values) for values in by_phase] for node, by_phase in parts.items()}
-        places = zip(self._path[tier], self._pattern, strict=True)
-        of_sum = {
-            (node, pattern): inverse_noise(self.lengths, noise[node], self._phases[pattern])
-            for node, pattern in set(places)
+        # A silo of the coalition's weight is not in its own coalition: the next silo takes its place in the phase.
+        least = {
+            (region, pattern): min(edge[region, phase] for phase in self._phases[pattern])
+            for region, pattern in self._parts
         }
-        return [self._rounds / of_sum[place] for place in zip(self._path[tier], self._pattern, strict=True)]
+        keys = [
+            (region, pattern, value if value > least[region, pattern] else 0.0) for region, pattern, value in places
+        ]
+        inverse = {}
+        for region, pattern, value in set(keys):
+            rounds, total = self._phases[pattern], noise[node_of[region]]
+            extra = [drawn[region][phase] * max(value - edge[region, phase], 0.0) for phase in rounds]
+            remaining = [total[phase] + more for phase, more in zip(rounds, extra, strict=True)]
+            inverse[region, pattern, value] = inverse_noise(
+                [self.lengths[phase] for phase in rounds], remaining, range(len(rounds))
+            )
+        return [self._rounds / inverse[key] for key in keys]
 
     def mean_mass(self) -> float:
         """Returns the sum of the squared weights of a round's silos, as the mean of all rounds."""
-        return math.fsum(self.lengths[phase] * mass for (_, phase), mass in self._mass.items()) / self._rounds
+        left, _ = self._remaining(0)
+        return math.fsum(self.lengths[phase] * mass for (_, phase), mass in left.items()) / self._rounds

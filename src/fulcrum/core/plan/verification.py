@@ -134,7 +134,7 @@ def _words(content: PlanFile, seen: Recomputed) -> Check:
         server=settings.server,
         aggregation=settings.aggregation,
         masked_tier=group_tier(content),
-        smallest_group=len(silos) if group_tier(content) == ROOT else min(Counter(seen.region).values()),
+        smallest_group=_smallest_group(content, seen),
         regions=len(content.tiers[seen.innermost]),
         complete_tier=seen.complete,
         less_spent_outside=seen.less_spent_outside(),
@@ -150,6 +150,13 @@ def _words(content: PlanFile, seen: Recomputed) -> Check:
         if not _differing_words(content, earlier):
             problem = earlier.untrue and f"not true: {earlier.untrue}. Make the plan again with: fulcrum plan"
     return _check("words", problem, "statement, adjacency, assumptions, in earlier words that are true")
+
+
+def _smallest_group(content: PlanFile, seen: Recomputed) -> int:
+    """Returns the number of silos in the smallest masked sum of any round."""
+    if seen.phases is not None:
+        return min(size for _, size in seen.phases.roster_sizes())
+    return len(content.silos) if group_tier(content) == ROOT else min(Counter(seen.region).values())
 
 
 def _differing_words(content: PlanFile, words: Guarantee) -> str:

@@ -222,7 +222,9 @@ def data_in(content: PlanFile) -> dict[str, object]:
     by_phase = [node.phase_multipliers for node in inner if node.phase_multipliers is not None]
     injected = None if settings.injection == "silo" else read_only(np.array([node.noise_multiplier for node in inner]))
     rule_weights = all_or_none([node.rule_weight for node in inner])
-    floor, prices = settings.floor, all_or_none([entry.price for entry in content.silos])
+    floor = settings.floor
+    prices = all_or_none([entry.price for entry in content.silos])
+    inside = np.array([entry.inside_price or 0.0 for entry in content.silos])
     required = {
         tier: value if isinstance(value, float) else read_only(np.array(value))
         for tier, value in settings.required_multiplier.items()
@@ -248,7 +250,7 @@ def data_in(content: PlanFile) -> dict[str, object]:
         "noise_multiplier": read_only(np.array([entry.noise_multiplier for entry in content.silos])),
         "aggregator_noise_multiplier": injected,
         "phase_multiplier": read_only(np.array(by_phase).T) if by_phase else None,
-        "prices": None if prices is None else read_only(prices),
+        "prices": None if prices is None else read_only(np.stack([prices, inside])),
         "spent": spent,
         "moved": {entry.silo: entry.moved_from for entry in content.silos if entry.moved_from is not None},
         "keys": content.keys,

@@ -7,6 +7,7 @@
 """
 
 from collections import Counter
+from collections.abc import Iterator
 
 from fulcrum.core.plan.plan_file import PlanFile, key_bytes
 from fulcrum.core.plan.recomputed import Recomputed, group_tier
@@ -22,6 +23,8 @@ def masking_problem(content: PlanFile, seen: Recomputed) -> str:
     - above the number of silos that may collude or be missing;
     - at most the number of silos left without the missing silos.
 
+    Where membership changes, the members of a group are the roster of the round, and every roster must meet this.
+
     Args:
         content: The plan file.
         seen: The figures of the file.
@@ -31,9 +34,7 @@ def masking_problem(content: PlanFile, seen: Recomputed) -> str:
         return "aggregators cannot add noise to sums that they do not see"
     if problem := _key_problem(content):
         return problem
-    parts = Counter(zip(seen.path[group_tier(content)], seen.region, strict=True))
-    for group in sorted({group for group, _ in parts}):
-        sizes = [size for (name, _), size in parts.items() if name == group]
+    for group, sizes in _groups(content, seen):
         silos = sum(sizes)
         colluding = min(sum(min(max(1, settings.colluders), size) for size in sizes), silos - 1)
         missing = min(sum(min(settings.dropouts, size) for size in sizes), silos - 1)
@@ -41,6 +42,16 @@ def masking_problem(content: PlanFile, seen: Recomputed) -> str:
         if missing and (3 * left <= 2 * silos or 2 * left <= silos + colluding or left <= colluding + missing):
             return f"{group!r} of {silos} silos cannot be unmasked with {missing} missing and {colluding} colluding"
     return ""
+
+
+def _groups(content: PlanFile, seen: Recomputed) -> Iterator[tuple[str, list[int]]]:
+    """Yields every masked group of any round: its name, and the number of its silos in every region."""
+    if seen.phases is not None:
+        yield from ((region, [size]) for region, size in sorted(seen.phases.roster_sizes()))
+        return
+    parts = Counter(zip(seen.path[group_tier(content)], seen.region, strict=True))
+    for group in sorted({group for group, _ in parts}):
+        yield group, [size for (name, _), size in parts.items() if name == group]
 
 
 def _key_problem(content: PlanFile) -> str:

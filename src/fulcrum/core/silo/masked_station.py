@@ -26,9 +26,10 @@ from fulcrum.core.masking.member_store import MemberStore
 from fulcrum.core.messages.membership import group_name_of, seals_answers
 from fulcrum.core.messages.model_message import input_digest_of
 from fulcrum.core.messages.release_message import Release
+from fulcrum.core.plan.figures import first_round
 from fulcrum.core.plan.keys import load_private_key
 from fulcrum.core.silo.preconditions import check_aggregation, check_silos_draw_noise
-from fulcrum.core.silo.release_parameters import release_parameters_of
+from fulcrum.core.silo.release_parameters import checked_round, release_parameters_of
 from fulcrum.core.silo.releasing_silo import ReleasingSilo
 from fulcrum.core.silo.site import Site, once_free, record_name
 from fulcrum.core.silo.site_records import own_record
@@ -74,15 +75,16 @@ class MaskedStation(ReleasingSilo):
         self._sealer = AnswerSealer(plan, silo) if sealed and seals_answers(plan) else None
         self._least_in_a_sum()
         check_sheltered(plan, silo)
-        self._group = group_of(plan, group_name_of(plan, silo))
+        self._name = group_name_of(plan, silo)
+        self._group = group_of(plan, self._name, first_round(plan, plan.index_of(silo)))
         self._key = load_private_key(plan, silo, site.key, "signing")
 
     def own_request(self, requests: Iterable[bytes]) -> bytes:
         """Returns the request for this silo's group; a server that does not know the silos yet sends all requests."""
         for request in requests:
-            if request_from_bytes(request).session.group == self._group.name:
+            if request_from_bytes(request).session.group == self._name:
                 return request
-        raise ExchangeError("mask.request-missing", group=self._group.name)
+        raise ExchangeError("mask.request-missing", group=self._name)
 
     @staticmethod
     def asks_for_update(request: bytes) -> bool:
@@ -98,8 +100,9 @@ class MaskedStation(ReleasingSilo):
                 the settings of a run; see `MemberProtocol`.
         """
         message = request_from_bytes(request)
-        rounds = self._released_rounds(message) if self._group.deployed else None
-        with self._masking(settings) as masking:
+        group = self._group_of_round(message.session.round_number)
+        rounds = self._released_rounds(message) if group.deployed else None
+        with self._masking(group, settings) as masking:
             if rounds is not None:
                 self._check_agree(message, rounds, masking)
             return self._leave(masking.answer(request), message.session.round_number)
@@ -118,18 +121,30 @@ class MaskedStation(ReleasingSilo):
             config_digest: The digest of everything else that came with the request and that training receives.
             settings: The digest of further settings, as in `answer`.
         """
-        with self._masking(settings) as masking:
+        group = self._group_of_round(request_from_bytes(request).session.round_number)
+        with self._masking(group, settings) as masking:
             session = masking.check_inbox(request)
         if input_digest_of(model, config_digest) != session.input_digest:
             raise ExchangeError("mask.model-differs", round_number=session.round_number)
         release = self._release(model, session.round_number, input_digest_of(model, config_digest, settings))
-        with self._masking(settings) as masking:
-            masked = masking.masked_input(request, whole_numbers(release, self._group))
+        with self._masking(group, settings) as masking:
+            masked = masking.masked_input(request, whole_numbers(release, group))
         return self._leave(masked, session.round_number)
 
     def _leave(self, answer: bytes, round_number: int) -> bytes:
         """Returns an answer or a decline in the form that leaves the silo."""
         return answer if self._sealer is None else self._sealer.seal(answer, round_number)
+
+    def _group_of_round(self, round_number: int) -> Group:
+        """Returns the group that the signed plan states for a round; the server has no influence on the members.
+
+        A round without this silo, or outside of the plan, is refused: the silo answers no stage of it.
+        """
+        plan, group = self._site.plan, self._group
+        if group.round_number not in (None, round_number):
+            number = checked_round(plan, round_number, self._site.settings.name)
+            self._group = group = group_of(plan, self._name, number)
+        return group
 
     def _released_rounds(self, request: Request) -> set[int]:
         """Returns the released rounds of a request's plan: without its ledger the silo answers no stage."""
@@ -152,7 +167,7 @@ class MaskedStation(ReleasingSilo):
         if isinstance(request, Survivors | Attested) and not released:
             raise ReleaseError("mask.round-not-released", round_number=number, silo=self._site.settings.name)
 
-    def _masking(self, settings: str = "") -> MemberReplies:
+    def _masking(self, group: Group, settings: str = "") -> MemberReplies:
         """Opens the silo's record of masked rounds, which must exist in deployment: a new record would forget sums."""
         site, silo = self._site, self._site.settings.name
 
@@ -162,7 +177,8 @@ class MaskedStation(ReleasingSilo):
             else:
                 record = own_record(site, record_name(silo), lambda path: MemberStore.open(path, silo=silo))
             try:
-                return MemberReplies(record, self._member(settings))  # the policy may have changed during the wait
+                # Read now: the policy may have changed during the wait.
+                return MemberReplies(record, self._member(group, settings))
             except BaseException:
                 record.close()
                 raise
@@ -174,16 +190,17 @@ class MaskedStation(ReleasingSilo):
         silo = self._site.settings.name
         return MemberStore.open(self._site.state / record_name(silo), silo=silo, create=True)
 
-    def _member(self, settings: str) -> MemberProtocol:
+    def _member(self, group: Group, settings: str) -> MemberProtocol:
         """Returns this silo as a member of its group, under the policy that is on disk now."""
         silo, least = self._site.settings.name, self._least_in_a_sum()
-        return MemberProtocol(group=self._group, silo=silo, key=self._key, least=least, settings=settings)
+        return MemberProtocol(group=group, silo=silo, key=self._key, least=least, settings=settings)
 
     def _least_in_a_sum(self) -> int:
         """Returns the policy's least number of silos in a sum; checks the plan against the policy on disk first."""
         site, policy = self._site, self._site.policy
         if site.settings.purpose == "deployment":
-            release_parameters_of(site.plan, site.settings.name, policy=policy)
+            plan, silo = site.plan, site.settings.name
+            release_parameters_of(plan, silo, first_round(plan, plan.index_of(silo)), policy=policy)
         elif policy is not None:
             raise PolicyError("policy.plan-for-research")
         return 1 if policy is None else policy.smallest_region

@@ -46,7 +46,7 @@ class _Station(MaskedStation):
     def decline(self, request: bytes) -> bytes:
         """Returns the signed decline of a request: no answer of this silo will come in this stage."""
         message = request_from_bytes(request)
-        self._group.check_session(message.session)
+        self._group_of_round(message.session.round_number).check_session(message.session)
         return self._leave(signed_decline(message, self.silo, self._key), message.session.round_number)
 
 

@@ -171,6 +171,7 @@ def _silo_entries(plan: PlanFigures) -> list[SiloEntry]:
     names, sizes, noise = federation.silo_names.tolist(), federation.sizes.tolist(), plan.noise_multiplier.tolist()
     wished = federation.declared_weights
     rounds = None if federation.rosters is None else stays_by_silo(federation.rosters)
+    has_inside = SILO in plan.required_multiplier
     return [
         SiloEntry(
             silo=name,
@@ -186,7 +187,8 @@ def _silo_entries(plan: PlanFigures) -> list[SiloEntry]:
             declared_weight=None if wished is None else float(wished[index]),
             site="" if federation.declared_sites is None else str(federation.declared_sites[index]),
             rounds=None if rounds is None else rounds[index],
-            price=None if plan.prices is None else float(plan.prices[index]),
+            price=None if plan.prices is None else float(plan.prices[0, index]),
+            inside_price=None if plan.prices is None or not has_inside else float(plan.prices[1, index]),
         )
         for index, (name, records, multiplier) in enumerate(zip(names, sizes, noise, strict=True))
     ]

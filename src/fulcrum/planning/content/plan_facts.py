@@ -293,7 +293,9 @@ def _on_phases(plan: PlanFigures) -> Iterator[Advice]:
     constant, least = constant_budget(plan.federation, plan.requirement), plan.noise_lower_bound
     phases, tier = len(rosters_of(plan.federation).present), plan.federation.innermost.name
     saved = f"{max(1 - plan.noise_budget / constant, 0.0):.1%} less than with constant noise in the sum of each {tier}"
-    proof = f", and at most {max(1 - least / plan.noise_budget, 1e-9):.0e} of it above the least" if least else ""
+    restricted = plan.colluders or plan.dropouts or SILO in plan.required_multiplier
+    form = f" with one multiplier in each {tier} and phase" if restricted else ""
+    proof = f", and at most {max(1 - least / plan.noise_budget, 1e-9):.0e} of it above the least{form}" if least else ""
     text = (
         f"Membership changes over {phases} phases. The noise of all rounds is {saved}{proof}. Rounds in which a silo "
         "takes no part cost the silo nothing and give nothing back."

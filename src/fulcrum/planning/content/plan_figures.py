@@ -133,8 +133,11 @@ class PlanFigures(PlanData):
 
     @property
     def smallest_group(self) -> int:
-        """The number of silos in the smallest masked sum, for a masked plan."""
-        return int(np.bincount(self.federation.membership(self.group_tier)).min())
+        """The number of silos in the smallest masked sum of any round, for a masked plan."""
+        node_of, rosters = self.federation.membership(self.group_tier), self.federation.rosters
+        if rosters is None:
+            return int(np.bincount(node_of).min())
+        return min(int(np.bincount(node_of[present]).min()) for present in rosters.present)
 
     @property
     def continues_previous_plan(self) -> bool:

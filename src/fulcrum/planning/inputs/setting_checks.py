@@ -12,6 +12,7 @@ from fulcrum.core.choices import AGGREGATIONS, DECLARED, LARGEST, PRIORS, SHRINK
 from fulcrum.core.masking.masking_thresholds import silos_of_one_key, tolerates
 from fulcrum.core.plan.plan_file import key_bytes
 from fulcrum.core.privacy_unit import SILO_UNIT
+from fulcrum.core.rosters import MOST_LOST
 from fulcrum.core.topology import ROOT, SILO, Topology, name_problem
 from fulcrum.errors import ParameterError, UnreachableTargetError, check_known, listing
 from fulcrum.planning.inputs.execution import Execution
@@ -81,12 +82,10 @@ def _usual_with_schedule(federation: Topology, target: Target, execution: Execut
     inner, weights = federation.innermost.name, execution.weights
     plain = weights in ("sizes", "equal", DECLARED) if isinstance(weights, str) else isinstance(weights, Mapping)
     return {
-        "targets": set(target.epsilon) <= {inner} and target.silo_epsilon is None,
+        "targets": set(target.epsilon) <= {SILO, inner} and target.silo_epsilon is None,
         "unit": target.unit == SILO_UNIT,
+        "colluders": target.colluders + target.dropouts <= MOST_LOST,
         "injection": execution.injection == "silo",
-        "aggregation": target.aggregation == "trusted",
-        "colluders": not target.colluders,
-        "dropouts": not target.dropouts,
         "information": target.information is None and target.floor is None,
         "budget": target.budget is None,
         "weights": plain and not execution.least_influence,
@@ -175,10 +174,13 @@ def _check_masking(federation: Topology, target: Target, execution: Execution) -
     inner = federation.innermost
     if target.budget is None:
         _check_met_by_the_server(federation, target.requirement(federation))
-    whole = is_one_group(federation, target)
-    sizes = np.bincount(inner.parent_of, minlength=len(inner.nodes))
-    names, groups = ((ROOT,), [sizes]) if whole else (inner.nodes, sizes.reshape(-1, 1))
-    for name, parts in zip(names, groups, strict=True):
+    whole, rosters = is_one_group(federation, target), federation.rosters
+    present = np.ones((1, len(federation)), dtype=bool) if rosters is None else rosters.present
+    sizes = np.array([np.bincount(inner.parent_of[there], minlength=len(inner.nodes)) for there in present])
+    named = [(ROOT, sizes[0])] if whole else []
+    for region, name in enumerate(() if whole else inner.nodes):
+        named += [(name, np.array([size])) for size in np.unique(sizes[:, region]).tolist()]  # of any round
+    for name, parts in named:
         members = int(parts.sum())
         colluders = int(np.minimum(max(1, target.colluders), parts).sum())  # as many as the observer inside has
         dropouts = int(np.minimum(target.dropouts, parts).sum())

@@ -138,7 +138,7 @@ def _required_by_tier(
         by_tier[tier] = q * np.sqrt(_loss(federation, tier, q, excluded_silos))
         if federation.persons is not None:
             by_tier[tier] = by_tier[tier] / federation.persons
-    if len(by_tier) > 1:
+    if len(by_tier) > 1 or not all(q.all() for q in by_tier.values()):
         least = _NOTHING_ASKED * max(float(q.max()) for q in by_tier.values())
         by_tier = {tier: np.maximum(q, least) for tier, q in by_tier.items()}
     return by_tier

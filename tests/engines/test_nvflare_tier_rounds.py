@@ -30,6 +30,7 @@ from fulcrum.engines.nvflare.flare_silo import SiloExecutor
 from fulcrum.engines.nvflare.kits.nvflare_kits import write_kits
 from fulcrum.engines.nvflare.site_jobs.admission import restrict_peers
 from fulcrum.engines.nvflare.site_jobs.job_messages import ANSWER, MODEL, RELEASE, ROUND, TASK
+from fulcrum.engines.nvflare.site_jobs.stage_tasks import REPLY
 from fulcrum.errors import ExchangeError
 from fulcrum.planning.files.plan_issue import new_key
 
@@ -184,6 +185,27 @@ def test_what_no_child_sent_is_refused_and_answers_for_no_child(written):
     assert (total.region, len(total.members), task[ROUND]) == ("east", 6, 1)
     assert np.abs(total.values).max() > 0
     assert list(unpack_model(task[MODEL])) == ["weights"]
+
+
+def test_a_silo_whose_site_does_not_open_answers_for_nobody_and_its_region_goes_on(written):
+    sites = written("masked")
+    (sites.kits / "ra1/local/fulcrum/policy.toml").write_text("largest_epsilon_above = 0.1\n")
+    calls = []
+
+    def begin(requests, take):
+        calls.append(sites.assessor.stage_task(requests, take))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sites.assessor.server.run_round(begin)
+    [task], ra = calls, sites.updaters["ra"]
+    ra.start_task(task, sites.at("ra"))
+    answers = {silo: sites.answer(silo, task) for silo in REGIONS["ra"]}
+    assert {silo for silo, answer in answers.items() if REPLY not in answer} == {"ra1"}
+    taken = {silo: ra.process_child_update(answers[silo], sites.at("ra", silo))[0] for silo in answers}
+    assert taken == {"ra1": False, "ra2": True, "ra3": True}
+    assert ra._missing() == {"ra1"}
+    ra._open_region().close()
 
 
 @pytest.mark.parametrize("aggregation", ["trusted", "masked"])

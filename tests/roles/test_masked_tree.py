@@ -446,6 +446,8 @@ def test_a_region_takes_sealed_answers_of_its_silos_alone_and_each_once(make):
         (sealer.seal(inside["a2"], 1), "seal.content-foreign"),  # another silo's answer under this silo's name
         (sealer.seal(inside["a1"], 2), "seal.content-foreign"),
         (sealer.seal(b"junk", 1), "message.malformed"),
+        (None, "message.malformed"),  # of a silo whose site does not open
+        (7, "message.malformed"),
         (sealer.seal(forged, 1), "mask.reply-signature"),  # everybody can seal, and the silo alone can sign
         (sealer.seal(inside["a1"] + bytes(1 << 16), 1), "mask.reply-too-long"),
     ):

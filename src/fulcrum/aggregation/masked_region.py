@@ -16,7 +16,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from fulcrum.aggregation.answer_opening import AnswerOpener
 from fulcrum.aggregation.masked_group import STAGES, MaskedGroup, longest_answer_of, session_of
@@ -204,9 +204,10 @@ class MaskedRegion(ClosedAtTheEnd):
         return data
 
 
-def _check_length(data: bytes, most: int) -> None:
-    if len(data) > most:
-        raise ExchangeError("mask.reply-too-long", bytes=len(data), most=most)
+def _check_length(data: Any, most: int) -> None:
+    """Raises `ExchangeError` for bytes beyond a length; a value that is no bytes is refused where it is read."""
+    if isinstance(data, bytes | bytearray | memoryview) and (size := memoryview(data).nbytes) > most:
+        raise ExchangeError("mask.reply-too-long", bytes=size, most=most)
 
 
 def check_call(call: StageCall, plan: VerifiedPlan, region: str) -> None:

@@ -73,7 +73,9 @@ def test_a_server_has_no_say_in_threshold_graph_or_width(world, field, change):
         {"round_number": 0},
         {"round_number": 4},
         {"attempt": 0},
+        {"attempt": 2**63},  # more than a record of rounds holds
         {"input_digest": ""},
+        {"input_digest": "0" * 65},  # every silo would keep it, and send it back
     ],
 )
 def test_a_round_of_another_plan_or_group_or_beyond_the_plan_is_not_begun(world, fields):

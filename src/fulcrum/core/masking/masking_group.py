@@ -44,6 +44,8 @@ RESEARCH_STEP = 2.0**-40
 WIDTHS = (32, 64)
 """The possible widths of a masked integer, in bits."""
 
+_MOST_ATTEMPTS = 2**63 - 1  # the largest number that a silo's record holds
+_LONGEST_DIGEST = 64  # SHA-256, in hexadecimal digits
 _TOLERANCE = 1e-9  # relative, of products rounded in another order
 
 
@@ -100,8 +102,10 @@ class Group:
             raise ExchangeError("mask.request-foreign", group=self.name)
         if self.round_number not in (None, session.round_number):  # another round may have another roster
             raise ExchangeError("mask.round-of-other-roster", group=self.name, round_number=session.round_number)
-        # Without a model in the session, two attempts of a round could train on different models.
-        if not 1 <= session.round_number <= self.rounds or session.attempt < 1 or not session.input_digest:
+        # Without a model in the session, two attempts of a round could train on different models. The silo keeps the
+        # digest and sends it back: a longer digest would fill the disk of the ledger.
+        named = 1 <= session.attempt <= _MOST_ATTEMPTS and 0 < len(session.input_digest) <= _LONGEST_DIGEST
+        if not named or not 1 <= session.round_number <= self.rounds:
             raise ExchangeError(
                 "mask.session-range", rounds=self.rounds, round_number=session.round_number, attempt=session.attempt
             )

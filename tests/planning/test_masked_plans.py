@@ -128,6 +128,20 @@ def test_a_plan_never_says_that_nobody_sees_the_update_of_a_silo_that_is_alone(s
     assert "of one silo" not in fulcrum.guarantee_of(made()).assumptions[-2]
 
 
+def test_a_plan_never_says_that_the_server_reads_no_sum_of_a_region_that_is_alone_in_its_country():
+    """The sum of italy, which italy sends to the server, is the sum of lombardy."""
+    sizes = {region: [100] * 4 for region in ("north", "south", "lombardy")}
+    outer = {"country": {"france": ["north", "south"], "italy": ["lombardy"]}}
+    federation = fulcrum.Federation.from_sizes(sizes, outer=outer)
+    plan = fulcrum.plan(federation, rounds=10, epsilon={"region": 4.0, "country": 2.0}, aggregation="masked")
+    sums = "and the server reads no sum but those of aggregators further out"
+    assert any(sums in line for line in fulcrum.guarantee_of(plan).assumptions)
+    assert not any("no sum of a region" in line for line in fulcrum.guarantee_of(plan).assumptions)
+    alone = [entry.epsilon for entry in plan.content().silos if entry.silo.startswith("lombardy")]
+    assert all(epsilon["region"] == pytest.approx(epsilon["country"]) for epsilon in alone)
+    assert holds(plan)
+
+
 def test_a_federation_masked_as_one_group_has_the_noise_of_one_sum():
     plan = made(epsilon={"federation": 1.0})
     assert plan.group_tier == "federation"

@@ -376,8 +376,8 @@ class Guarantee:
             return (
                 f"sums are masked, and updates are sealed to the aggregator of their {self.innermost}: the aggregator "
                 f"gets {self._masked_sums()} from masked updates, and by itself learns nothing finer, and the server "
-                f"reads no sum of a {self.innermost}, while X25519, Ed25519, HKDF-SHA256, AES-256 and SHA-256 "
-                f"hold{alone}"
+                f"reads no sum but those of aggregators further out, while X25519, Ed25519, HKDF-SHA256, AES-256 and "
+                f"SHA-256 hold{alone}"
             )
         return (
             f"sums are masked: the server gets {self._masked_sums()} from masked updates, and by itself learns nothing "

@@ -81,6 +81,12 @@ def test_a_round_goes_from_silo_to_server(written, epsilon, groups):
     assert {silo: world.ledger(silo) for silo in ("a1", "c4")} == {"a1": [1, 2], "c4": [1, 2]}
 
 
+def test_the_operator_of_the_server_reads_which_sums_the_site_sees(written):
+    """Without aggregators above the regions the shares that unmask a region pass the server in clear."""
+    text = " ".join((written().kits / "server/README.md").read_text().split())
+    assert "Masks hide every single release from this site, which sees the sum of each region." in text
+
+
 def begun(world, stage=0, region="north"):
     """A region in the midst of a stage, and the task that its silos receive."""
     calls = []

@@ -163,6 +163,12 @@ def test_a_round_goes_from_silos_by_regions_and_countries_to_the_server(written,
     assert {total.region for total in sums if isinstance(total, RegionalSum)} == {"east", "west"}
 
 
+@pytest.mark.parametrize(("aggregation", "content"), [("trusted", "sealed releases"), ("masked", "sealed answers")])
+def test_the_operator_of_the_server_reads_that_the_site_opens_nothing_on_its_way(written, aggregation, content):
+    text = " ".join((written(aggregation).kits / "server/README.md").read_text().split())
+    assert f"It carries the silos' {content} to their regions and cannot open them." in text
+
+
 def test_what_no_child_sent_is_refused_and_answers_for_no_child(written):
     sites = written("trusted")
     task = sites.assessor.start_task(sites.at("server"))

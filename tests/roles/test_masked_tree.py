@@ -198,6 +198,26 @@ def test_a_country_without_a_target_goes_on_with_the_regions_that_are_there(make
     assert summary["members"]["east"] == ["a1", "a2", "a3"]
 
 
+def test_regions_on_two_models_have_one_sum_with_the_noise_of_both(make):
+    """A server may give each region another model; the silos of one region train on one model."""
+    tree = make(rounds=1)
+    honest = tree.server.model
+    other = {name: array + 1 for name, array in honest.items()}
+
+    class Server:
+        model = honest
+
+    def strike(name, stage, attempt):
+        Server.model = other if name == "b" else honest
+
+    tree.before, serving, tree.server = strike, tree.server, Server
+    assert serving.run_round(tree.carry)["members"]["east"] == ["a1", "a2", "a3", "b1", "b2", "b3"]
+    [total] = [reply_of_region(tree.node("east").finish())]
+    releases = {silo: release for silo, release in tree.releases().items() if silo in total.members}
+    assert np.array_equal(total.values, sum(release.values for release in releases.values()))
+    tree.world.check_ledgers()
+
+
 def test_a_silo_within_the_dropouts_is_missing_at_every_tier_and_the_round_ends(tmp_path):
     sizes = {region: dict.fromkeys([f"{region}{k}" for k in range(1, 6)], 100) for region in "ab"}
     world = MaskedWorld(tmp_path, sizes, outer={"country": {"east": ["a", "b"]}}, epsilon=SUM, dropouts=1, sealed=True)

@@ -242,6 +242,24 @@ def test_a_relay_drops_what_no_silo_of_its_region_signed(written):
     assert set(passed) == {4}
 
 
+@pytest.mark.parametrize("replies", [[b"junk"] * 9, bytes(1000), "text", None, 7])
+def test_a_relay_has_at_most_one_answer_of_every_silo_read(written, replies):
+    """Each answer that is of no use is a line of the server's log."""
+    world = written({"federation": 5.0}, dropouts=0)
+    read = []
+
+    def carry(requests, take):
+        world.assessor.stage_task(requests, lambda answer: read.append(answer))
+        message = Shareable()
+        for message[REPLIES] in (replies, [b"junk"] * 8):
+            world.assessor.take("north", message, context(world.kits / "server"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        world.assessor.server.run_round(carry)
+    assert read == [b"junk"] * 8
+
+
 def test_components_of_the_other_kind_of_sums_refuse_a_kit_and_release_nothing(written, tmp_path):
     world = written()
     _, request = begun(world)

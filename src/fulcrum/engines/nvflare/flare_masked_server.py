@@ -37,6 +37,7 @@ class MaskedAssessor(PlanAssessor):
         super().__init__()
         self.by_region = True
         self._receive: Take | None = None
+        self._most = 0
 
     def _open_coordinator(self, site: Site, start: Model, **settings: Any) -> Coordinator:
         """Opens the server of masked rounds, which has the checkpoint of a coordinator."""
@@ -66,7 +67,7 @@ class MaskedAssessor(PlanAssessor):
         if needs_model:
             task[MODEL] = pack_model(self.server.model)
         with self._lock:
-            self._receive = take
+            self._receive, self._most = take, len(requests)
             self._deadline = time.monotonic() + self._patience
         return task
 
@@ -96,7 +97,7 @@ class MaskedAssessor(PlanAssessor):
                 if self.by_region:
                     self._receive(result[ANSWER], self._regions.get(sender, sender))
                 else:
-                    for answer in result[REPLIES]:
+                    for answer in _answers_in(result, self._most):
                         self._receive(answer)
             except (FulcrumError, KeyError, TypeError) as error:
                 self.log_warning(fl_ctx, f"nothing from {sender}: {error}", fire_event=False)
@@ -111,6 +112,15 @@ class MaskedAssessor(PlanAssessor):
         self.log_info(fl_ctx, f"fulcrum round: {self.server.history[-1]}", fire_event=False)
         if self._coordinator is not None and self._evaluation is not None:
             self._report(self._coordinator, self._evaluation, fl_ctx)
+
+
+def _answers_in(result: Shareable, most: int) -> list[Any]:
+    """Returns the answers in a relay's reply; raises `TypeError` for more answers than silos have a request."""
+    answers = result[REPLIES]
+    if not isinstance(answers, list) or len(answers) > most:
+        # Each answer of no use is a line of the server's log: a relay could fill the disk.
+        raise TypeError(f"a relay sends a list of at most {most} answers")
+    return answers
 
 
 class _AbortedError(Exception):

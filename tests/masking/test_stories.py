@@ -16,10 +16,12 @@ from groups import Round, inputs_of, names, plain_sum, private_key, refusal, reg
 from fulcrum.core.masking.masking_messages import (
     ATTESTATION,
     KEYS,
+    SHARES,
     Attested,
     PublicKeys,
     Revealed,
     Roster,
+    SealedShares,
     Survivors,
     body_of,
     member_reply_from_bytes,
@@ -153,6 +155,23 @@ def test_a_member_whose_keys_the_others_would_refuse_is_missing_and_the_others_g
     answer = signed_reply(KEYS, masked.session, HELPER, public, private_key(HELPER))
     assert refusal(masked.server.take, answer).endswith(("sent the same key twice", "have one key"))
     requests = masked.server.proceed()
+    while isinstance(requests, dict):
+        requests = drive(masked, requests)
+    assert requests.members == tuple(SILOS[:-1])
+
+
+def test_an_answer_longer_than_any_honest_answer_goes_on_to_no_member(masked):
+    """A relay of the one group may pass a member's answer of any length; the server sends shares on to their holders."""
+    requests = masked.until("shares")
+    for name, request in requests.items():
+        if name != HELPER:
+            masked.server.take(masked.answer(name, request))
+    shares = SealedShares(commitment=bytes(32), sealed={ALONE: bytes(1 << 16)})
+    answer = signed_reply(SHARES, masked.session, HELPER, msgspec.msgpack.encode(shares), private_key(HELPER))
+    with pytest.raises(ExchangeError, check=coded("mask.reply-too-long")):
+        masked.server.take(answer)
+    requests = masked.server.proceed()
+    assert max(map(len, requests.values())) < 1 << 12
     while isinstance(requests, dict):
         requests = drive(masked, requests)
     assert requests.members == tuple(SILOS[:-1])

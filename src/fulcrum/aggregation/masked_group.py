@@ -15,6 +15,7 @@ the sum of a group and no single release. The members do not trust the server to
 
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ class MaskedGroup:
             raise ExchangeError("model.parameters-differ", parameters=layout.parameters, expected=group.parameters)
         group.check_session(session)
         self._group, self._session, self._layout = group, session, layout
+        self._most = longest_answer_of(replace(group, parameters=layout.parameters))
         self._stage = 0
         self._asked: frozenset[str] = frozenset(group.regions)
         self._taken: set[str] = set()
@@ -161,6 +163,8 @@ class MaskedGroup:
                 effect.
         """
         answer = member_reply_from_bytes(data)
+        if (size := memoryview(data).nbytes) > self._most:  # its shares would go on to other members
+            raise ExchangeError("mask.reply-too-long", bytes=size, most=self._most)
         answer.check(self.stage, self._session, self._group.keys)
         silo = answer.silo
         if silo not in self._asked or silo in self._taken:

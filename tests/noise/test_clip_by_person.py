@@ -87,6 +87,20 @@ def test_neighbouring_silos_are_no_further_apart_than_the_plan_says(seed, on_lat
     assert float(np.linalg.norm(release([]))) == 0
 
 
+def test_two_persons_under_one_identifier_are_each_bounded_as_a_replaced_person():
+    """A record given to both would let each of the two change both gradients."""
+    own, shared = np.array([-3.0, 0.0]), np.array([9.0, 0.0])
+    mechanism = gaussian(1.0, 1.0, 9.0)
+
+    def apart(rows, neighbour):
+        return float(np.linalg.norm(apply_by_person(mechanism, rows, 2) - apply_by_person(mechanism, neighbour, 2)))
+
+    assert apart([own + shared], [own - shared]) == 2  # one of the two is replaced
+    assert apart([own + shared], [own]) == 2  # one of the two comes or goes
+    assert apart([shared, own + shared], [-shared, own - shared]) == 4
+    assert apart([shared, own + shared], [own]) == 3
+
+
 def test_one_person_who_diverged_takes_no_other_person_along():
     rows, bad = [np.ones(3), np.full(3, np.nan), -2 * np.ones(3)], []
     mechanism = gaussian(1.0, 1.0, 3.0)

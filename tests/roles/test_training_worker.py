@@ -22,7 +22,7 @@ from fulcrum.core.messages.model_message import pack_model
 from fulcrum.core.silo.silo_release import SiloStation
 from fulcrum.core.silo.site import read_site
 from fulcrum.core.store.ledger import Ledger
-from fulcrum.core.training import worker_output
+from fulcrum.core.training import training_worker, worker_output
 from fulcrum.core.training.assignment import Assignment, TrainingFailedError
 from fulcrum.core.training.training_worker import TrainingWorker
 
@@ -587,6 +587,24 @@ def test_a_silo_that_is_killed_leaves_no_worker_behind(world, conduct):
     assert gone(world.pid)
     group = [path.name for path in Path("/proc").iterdir() if path.name.isdigit() and group_of(path) == world.pid]
     assert all(map(gone, group))  # its children are killed with it, and end a moment later
+
+
+def test_the_output_of_a_worker_that_ended_before_its_silo_goes_on_to_its_end():
+    """A stopped process would hold the silo's log for ever: its reader would never see the end."""
+    ended = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    ended.wait()
+    output = subprocess.Popen(
+        [sys.executable, "-IS", worker_output.__file__], stdin=subprocess.PIPE, start_new_session=True
+    )
+    os.killpg(output.pid, signal.SIGSTOP)
+    output.stdin.close()
+    watch = [sys.executable, "-ISc", training_worker._WATCH, str(ended.pid), str(output.pid)]
+    try:
+        assert subprocess.run(watch, stdin=subprocess.DEVNULL, timeout=60).returncode == 0
+        assert output.wait(20) == 0
+    finally:
+        output.kill()
+        output.wait()
 
 
 def group_of(process):

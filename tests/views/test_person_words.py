@@ -165,6 +165,16 @@ def test_the_report_names_what_makes_the_guarantee_of_persons_false():
         assert words in page, words
 
 
+@pytest.mark.parametrize(
+    ("kind", "epsilon"), [("replaced", ""), ("added", ", and have the epsilon of replaced patients")]
+)
+def test_persons_with_a_record_in_common_share_an_identifier_and_the_epsilon_of_replaced_persons(kind, epsilon):
+    made = plan_of(kind)
+    [assumption] = [line for line in fulcrum.guarantee_of(made).assumptions if "under k identifiers" in line]
+    assert assumption.endswith(f"patients with a record in common carry one identifier{epsilon}")
+    assert f"such as a mother and a newborn, need one identifier{epsilon}." in text_of(report(made))
+
+
 def test_a_plan_for_silos_speaks_of_silos_as_before():
     page = text_of(report(fulcrum.plan("consortium", rounds=10, epsilon=1.0)))
     assert "every silo's whole dataset has epsilon 1 against" in page

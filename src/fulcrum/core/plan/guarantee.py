@@ -229,8 +229,10 @@ class Guarantee:
             f"no two {many} are about one person: the protection of a person with k {many} is that of k {many} together"
             if self.unit.name == "record"
             else f"all records of one {noun} in a silo carry one identifier: under k identifiers one {noun} counts as "
-            f"k {many}, and a record about two {many} belongs to both"
+            f"k {many}, and {many} with a record in common carry one identifier"
         )
+        if self.unit.name == "person" and self.unit.neighbours == "add-remove":  # one of two moves their row by 2C
+            identity += f", and have the epsilon of replaced {many}"
         return (
             identity,
             f"no {noun} is in more than {held}, over all rounds and all plans of the silos' ledgers together",

@@ -81,16 +81,16 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
         erases: True if content of the interrupted commit must be gone from the disk.
     """
     mark, verdict = mark_and_journal(file, hold, advice)
-    journal, kept = journal_of(file), kept_journal_of(file)
+    journal, second = journal_of(file), kept_journal_of(file)
     if not mark.whole:
         if not journal.exists():  # a repair was killed after SQLite had deleted the journal
-            kept.rename(journal)
+            second.rename(journal)
         if verdict is Journal.NEEDED:
             mark.arm(journal)
         elif journal.exists():  # a killed process may leave its zeros in memory alone, and a power cut would undo them
             with io.FileIO(journal, "r+") as zeroed:
                 sync_file(zeroed.fileno())
-        with _kept_in_repair(journal, kept), rolled_back(file, schema, check=erases):
+        with _kept_in_repair(journal, second), rolled_back(file, schema, check=erases):
             if mark.judge(journal) is not Journal.UNNEEDED:
                 raise StorageError("storage.rollback-failed", file=file)
             if erases:
@@ -99,32 +99,32 @@ def settle(file: Path, hold: io.FileIO, *, schema: str, advice: str, erases: boo
             mark.write(hold)
     journal.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # a folder of this name, made by a stranger, disturbs no repair
-        kept.unlink(missing_ok=True)
+        second.unlink(missing_ok=True)
     return mark
 
 
 def _has_kept_journal(file: Path) -> bool:
     """Returns True if the journal has lost its own name, and a regular file has the second name."""
-    kept = kept_journal_of(file)
-    return not os.path.lexists(journal_of(file)) and os.path.lexists(kept) and stat.S_ISREG(kept.lstat().st_mode)
+    second = kept_journal_of(file)
+    return not os.path.lexists(journal_of(file)) and os.path.lexists(second) and stat.S_ISREG(second.lstat().st_mode)
 
 
 @contextlib.contextmanager
-def _kept_in_repair(journal: Path, kept: Path) -> Iterator[None]:
+def _kept_in_repair(journal: Path, second: Path) -> Iterator[None]:
     """Gives the journal a second name for the block, and gives its own name back if the block fails.
 
     A file system without hard links has no second name. There an error during the repair still costs the journal.
     """
     with contextlib.suppress(OSError):
-        kept.unlink(missing_ok=True)
-        os.link(journal, kept)
+        second.unlink(missing_ok=True)
+        os.link(journal, second)
         sync_folder(journal.parent)
     try:
         yield
     except BaseException:
         if not os.path.lexists(journal):
             with contextlib.suppress(OSError):
-                kept.rename(journal)
+                second.rename(journal)
         raise
 
 

@@ -56,9 +56,9 @@ serve(*map(int, sys.argv[2:]))
 _WATCH = f"""
 import os, sys
 while os.read(0, 1): pass
-worker, output = map(int, sys.argv[1:])
-os.killpg(worker, {int(signal.SIGKILL)})
-os.killpg(output, {int(signal.SIGCONT)})
+for group, number in zip(map(int, sys.argv[1:]), ({int(signal.SIGKILL)}, {int(signal.SIGCONT)})):
+    try: os.killpg(group, number)
+    except OSError: pass  # ended before the silo: the other group still needs its signal
 """
 """Kills a worker's group when the silo's end of a pipe is closed, and lets the process for its output go on to its end.
 A thread of the worker would not be enough: training may hold the interpreter's lock, or may be stopped. The watcher is

@@ -203,3 +203,25 @@ def test_a_file_with_a_least_influence_is_refused_as_by_the_planner():
     settings = msgspec.structs.replace(content.settings, least_influence=0.5)
     with pytest.raises(PlanError, match="setting of weights"):
         verify(msgspec.structs.replace(content, settings=settings))
+
+
+def with_tiny(plan, weight, multiplier):
+    """Returns the content of a plan in which all silos have one weight, and one multiplier in all phases."""
+    content = msgspec.to_builtins(plan.content())
+    for entry in content["silos"]:
+        entry |= {"weight": weight, "noise_multiplier": multiplier}
+    for node in content["tiers"]["region"]:
+        if "phase_multipliers" in node:
+            node["phase_multipliers"] = [multiplier for _ in node["phase_multipliers"]]
+    return msgspec.json.decode(sealed(content))
+
+
+@pytest.mark.parametrize("schedule", [None, ROUNDS])
+@pytest.mark.parametrize("weight", [1e-101, 1e-162, 5e-324])
+def test_a_weight_whose_square_is_lost_to_rounding_is_refused(schedule, weight, tmp_path):
+    """Shares of such a sum were divisions by zero."""
+    federation = PLAIN if schedule is None else with_schedule(PLAIN, schedule)
+    plan = draft_plan(federation, rounds=4, epsilon=1.0, weights="equal")
+    (tmp_path / "plan.json").write_bytes(msgspec.json.encode(with_tiny(plan, weight, 9.0)))
+    with pytest.raises(PlanError, check=coded("plan.field-invalid")):
+        verify(tmp_path / "plan.json")

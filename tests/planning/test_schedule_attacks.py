@@ -225,3 +225,10 @@ def test_a_weight_whose_square_is_lost_to_rounding_is_refused(schedule, weight, 
     (tmp_path / "plan.json").write_bytes(msgspec.json.encode(with_tiny(plan, weight, 9.0)))
     with pytest.raises(PlanError, check=coded("plan.field-invalid")):
         verify(tmp_path / "plan.json")
+
+
+def test_noise_so_small_that_shifts_leave_double_precision_states_no_epsilon():
+    """Quotients of 1.8e308 and 2e307 had a sum that was an error, in place of infinity."""
+    content = msgspec.convert(with_tiny(made(weights="equal"), 1e-100, 1.3e-54), fulcrum.PlanFile)
+    failed = {check.name for check in verify(content) if not check.holds}
+    assert {"epsilon at region", "requirement at region"} <= failed

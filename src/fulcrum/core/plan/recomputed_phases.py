@@ -17,7 +17,10 @@ from fulcrum.core.topology import SILO
 
 def inverse_noise(lengths: Sequence[float], noise: Sequence[float], phases: Iterable[int]) -> float:
     """Returns the sum of L_p / N_p over some phases, the squared shift over kappa² w²; infinite without noise."""
-    return math.fsum(lengths[phase] / noise[phase] if noise[phase] else math.inf for phase in phases)
+    try:
+        return math.fsum(lengths[phase] / noise[phase] if noise[phase] else math.inf for phase in phases)
+    except OverflowError:  # beyond double precision, where a single quotient would be infinite
+        return math.inf
 
 
 class RecomputedPhases:

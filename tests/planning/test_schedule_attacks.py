@@ -13,6 +13,7 @@ from forging import sealed
 
 import fulcrum
 from fulcrum.cli.command_line import run
+from fulcrum.core.masking.masking_thresholds import largest_minimum
 from fulcrum.core.plan.plan_reader import content_in
 from fulcrum.core.plan.recomputed_phases import RecomputedPhases
 from fulcrum.core.plan.verification import verify
@@ -167,6 +168,13 @@ def test_a_policy_asks_no_silo_about_each_phase():
     Policy(largest_epsilon_above=9.0, largest_epsilon_inside=9.0, peers={"c": ""}).check(sound, "s0")
     with pytest.raises(PolicyError, check=coded("policy.peer-missing", peer="s0")):
         Policy(largest_epsilon_above=9.0, largest_epsilon_inside=9.0, peers={"s0": ""}).check(sound, "c")
+
+
+def test_the_largest_minimum_of_a_policy_looks_once_at_rosters_of_one_size():
+    sound = verified_plan(many_phases(8, aggregation="masked"))
+    assert largest_minimum(sound, "c") == 2
+    calls = calls_in(lambda: largest_minimum(sound, "c"))
+    assert calls["_largest_minimum_of"] == 8  # of 255 phases
 
 
 def test_a_schedule_of_too_many_rounds_is_refused_in_plan_and_file():

@@ -117,6 +117,26 @@ def test_a_round_whose_joining_node_does_not_come_has_no_sum_of_its_region(world
     assert time.monotonic() - began < 30
 
 
+class LosingGrid(LocalGrid):
+    """A grid on which the node of a silo goes down for good once a round has begun."""
+
+    def __init__(self, world, silo, *, after):
+        super().__init__(world)
+        self._node, self._after = world.silos.index(silo) + 1, after
+
+    def get_node_ids(self):
+        asked = [request_from_bytes(requests_in(message.content)[0]).session.round_number for message in self.sent]
+        return sorted(set(super().get_node_ids()) - ({self._node} if max(asked, default=1) >= self._after else set()))
+
+
+def test_a_node_that_the_server_knows_and_that_is_gone_is_not_awaited(world):
+    """In every round the server waited for as long as its patience, though the silo had come, and was not one to join."""
+    began = time.monotonic()
+    _, members = start(world, LosingGrid(world, "caen", after=2), timeout=60.0, num_rounds=3)
+    assert members == [{"north": roster(1), "south": ["lyon", "nice"]}, *[{"south": ["lyon", "nice"]}] * 2]
+    assert time.monotonic() - began < 50
+
+
 def message_to(node, requests):
     return Message(request_content(requests), dst_node_id=node, message_type="train", ttl=60.0)
 

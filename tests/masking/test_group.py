@@ -93,6 +93,15 @@ def test_a_region_may_be_called_federation():
         check_sheltered(thin, "nice")
 
 
+def test_a_silo_alone_in_its_region_takes_part_under_a_target_inside_alone():
+    """The silo's own noise meets the target, yet the silo refused a plan that verifies."""
+    made = plan_of({"north": dict.fromkeys(names(4), 100), "south": {"nice": 70}}, epsilon={"server+silo": 8.0})
+    assert check_sheltered(made, "nice") is None
+    thin = dataclasses.replace(made, noise_multiplier=made.noise_multiplier * 0.9)
+    with pytest.raises(ReleaseError, check=coded("mask.silo-exposed", size=1)):
+        check_sheltered(thin, "nice")
+
+
 def test_in_a_federation_that_is_one_group_silos_may_be_missing_from_every_region():
     sizes = {"north": dict.fromkeys(names(5), 100), "south": {"nice": 70, "lyon": 70}, "west": {"brest": 50}}
     tight = plan_of(sizes, epsilon={"federation": 1.0})

@@ -13,7 +13,9 @@ from scipy.special import log_ndtr, ndtr
 
 import fulcrum
 from fulcrum.audit.audit_run import whole_audit
+from fulcrum.core.plan.figures import shift_of_round
 from fulcrum.core.plan.plan_file import content_digest
+from fulcrum.core.plan.recomputed import Recomputed
 from fulcrum.core.plan.verification import verify
 from fulcrum.errors import FederationError, ParameterError, PlanError, UnreachableTargetError
 from fulcrum.planning.files.exports import export_plan
@@ -183,6 +185,46 @@ def test_every_epsilon_is_that_of_the_worst_coalition_of_each_round(seed):
     assert sums.prices_of(sums.schedule.loads(noise)) == pytest.approx(loads, rel=1e-9)
     assert made.noise_budget <= constant_budget(made.federation, made.requirement) * (1 + 1e-12)
     assert made.noise_budget <= made.uniform_noise_budget * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_figures_recomputation_and_charges_are_of_the_worst_coalition_for_any_noise(seed):
+    """The noise of a planner has a form, and of a forger none: here multipliers of phases differ by ten decades."""
+    draw = random.Random(seed + 10**6)
+    settings = random_settings(seed) | {"colluders": draw.choice([0, 1, 2, 9])}
+    try:
+        federation, rounds, present, made = random_federation(seed, **settings)
+    except UnreachableTargetError:
+        return  # masks cannot lose a silo of so small a roster
+    content = made.content()
+    if content.silos[0].rounds is None:
+        return
+    noise = 10 ** np.random.default_rng(seed).uniform(-6, 4, made.phase_multiplier.shape)
+    plan = replace(made, phase_multiplier=noise)
+    nodes = [
+        msgspec.structs.replace(node, phase_multipliers=noise[:, place].tolist())
+        for place, node in enumerate(content.tiers["region"])
+    ]
+    content = msgspec.structs.replace(content, tiers=content.tiers | {"region": nodes})
+    drawn, recomputed = drawn_noise(content, present, rounds), Recomputed(content)
+    masked, region_of = settings["aggregation"] == "masked", federation.innermost.parent_of.tolist()
+    for tier in federation.tier_names:
+        inside = tier == "silo" and masked
+        gone = (max(1, settings["colluders"]) if inside else settings["colluders"]) + settings["dropouts"]
+        node_of = federation.membership("region" if inside else tier)
+        shifts = np.zeros(len(present))
+        for silo, own in enumerate(present):
+            for number, row in enumerate(drawn, start=1):
+                charge = shift_of_round(plan, silo, number, tier)
+                if number not in own:
+                    assert charge == math.inf
+                    continue
+                left = row[silo] if tier == "silo" and not masked else worst_noise(row, silo, region_of, node_of, gone)
+                shift = 4 * plan.weights[silo] ** 2 / left
+                assert charge == pytest.approx(shift, rel=1e-9)
+                shifts[silo] += shift
+        assert np.square(recomputed.shifts(tier)) == pytest.approx(shifts, rel=1e-9)
+        assert 4 * rounds / plan.effective_multiplier(tier) ** 2 == pytest.approx(shifts, rel=1e-9)
 
 
 def worst_noise(row, silo, region_of, node_of, gone):

@@ -36,6 +36,7 @@ from fulcrum.core.plan.figures import group_tier, unmet_tiers
 from fulcrum.core.plan.keys import plan_key
 from fulcrum.core.plan.plan_data import PlanData
 from fulcrum.core.plan.verified_plan import VerifiedPlan
+from fulcrum.core.topology import SILO
 from fulcrum.errors import ExchangeError, ParameterError, ReleaseError
 
 RESEARCH_STEP = 2.0**-40
@@ -214,8 +215,8 @@ def check_sheltered(plan: PlanData, silo: str) -> None:
     """Raises `ReleaseError` if the masked sum does not conceal a silo and the silo's own noise misses the target.
 
     In a group of at most c + 1 silos the server and c colluders subtract the colluders' releases from the sum. The rest
-    is the release of a single silo. The plan's promise then holds only if the silo's own noise meets its region's
-    target.
+    is the release of a single silo. The plan's promise then holds only if the silo's own noise meets the targets
+    against the server, on the region and inside.
 
     Where membership changes, the verified epsilons themselves count, phase by phase, the noise that the worst colluders
     of the roster leave: that of the silo alone in so small a group.
@@ -229,7 +230,8 @@ def check_sheltered(plan: PlanData, silo: str) -> None:
     size, colluders = len(regions), of_all_regions(plan.colluders, regions)
     if size > colluders + 1:
         return
-    required = np.broadcast_to(plan.required_multiplier.get(tier, math.inf), len(plan.federation))[index]
+    targets = [plan.required_multiplier[name] for name in (tier, SILO) if name in plan.required_multiplier]
+    required = max((np.broadcast_to(target, len(plan.federation))[index] for target in targets), default=math.inf)
     if plan.noise_multiplier[index] < required * (1 - _TOLERANCE):
         raise ReleaseError("mask.silo-exposed", silo=silo, size=size, colluders=plan.colluders, tier=tier)
 

@@ -19,7 +19,6 @@ All numbers count members by key, so no two members may have the same key.
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from itertools import compress
 
 import numpy as np
 
@@ -81,9 +80,9 @@ def largest_minimum(plan: PlanData, silo: str) -> int:
     places, rosters = regions_of(plan.federation), plan.federation.rosters
     members = members_of(plan, group_name_of(plan, silo))
     groups = [[places[other] for other in members]]
-    if rosters is not None:  # the silo insists on its minimum in all of its rounds
+    if rosters is not None:  # the silo insists on its minimum in all of its rounds; the group is one region
         there = rosters.present[rosters.present[:, members[silo]]][:, list(members.values())]
-        groups = [list(compress(groups[0], row)) for row in np.unique(there, axis=0).tolist()]
+        groups = [groups[0][:size] for size in np.unique(there.sum(axis=1)).tolist()]
     return min(_largest_minimum_of(plan, regions) for regions in groups)
 
 

@@ -184,7 +184,7 @@ class SiloEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     group: str | None = None
     spent: dict[str, Shift] | None = None
     moved_from: Annotated[str, Meta(min_length=1)] | None = None
-    weight: Annotated[float, Meta(gt=0, le=1)] | None = None
+    weight: Annotated[float, Meta(ge=SMALLEST, le=1)] | None = None
     declared_weight: float | None = None
     site: str = ""
     rounds: list[tuple[Count, Count, Count]] | None = None

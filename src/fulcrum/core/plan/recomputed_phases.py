@@ -3,21 +3,30 @@
 The computation is deliberately different from the planner's: round after round in place of slices of arrays, silos
 gathered by equal stays, and exact sums (`math.fsum`).
 
->>> inverse_noise([2.0, 2.0], [0.25, 0.5], {0, 1}), inverse_noise([2.0, 2.0], [0.25, 0.5], {1})
-(12.0, 4.0)
+>>> total_of(quotients([2.0, 2.0], [0.25, 0.5])), total_of(quotients([2.0], [0.0]))
+(12.0, inf)
 """
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress, islice, repeat
 
 from fulcrum.core.plan.plan_file import PlanFile
 from fulcrum.core.topology import SILO
 
 
-def inverse_noise(lengths: Sequence[float], noise: Sequence[float], phases: Iterable[int]) -> float:
-    """Returns the sum of L_p / N_p over some phases, the squared shift over kappa² w²; infinite without noise."""
-    return math.fsum(lengths[phase] / noise[phase] if noise[phase] else math.inf for phase in phases)
+def quotients(lengths: Iterable[float], noise: Iterable[float]) -> Iterator[float]:
+    """Yields L_p / N_p by phase, the squared shift over kappa² w²; infinite without noise."""
+    return (length / value if value else math.inf for length, value in zip(lengths, noise, strict=True))
+
+
+def total_of(parts: Iterable[float]) -> float:
+    """Returns an exact sum, or infinity beyond double precision, where a single part would be infinite."""
+    try:
+        return math.fsum(parts)
+    except OverflowError:
+        return math.inf
 
 
 class RecomputedPhases:
@@ -45,46 +54,62 @@ class RecomputedPhases:
         # A Counter keeps the order of first rounds, and one pass counts all phases.
         counts = Counter(map(bytes, zip(*present, strict=True)))
         self.lengths = [float(count) for count in counts.values()]
-        self._phases = [[phase for phase, there in enumerate(counts) if there[place]] for place in places.values()]
+        # By stays, a byte for each phase. A plan may have 10^8 silos times phases: loops over them run in `compress`.
+        self._there = [bytes(row) for row in zip(*counts, strict=True)]
         self._multiplier = {node.name: node.phase_multipliers or [] for node in content.tiers[inner]}
         parts: dict[tuple[str, int], list[float]] = defaultdict(list)
         for region, pattern, value in zip(self._region, self._pattern, squared, strict=True):
             parts[region, pattern].append(value)
         self._parts = {place: sorted(values, reverse=True) for place, values in parts.items()}
+        self._left: dict[int, tuple[dict[str, list[float]], dict[str, list[float]]]] = {}
+
+    def _of_rosters(self, entries: Sequence[tuple[float, int]]) -> Iterator[Iterator[float]]:
+        """Yields by phase the values whose silos are in the roster; an entry is a value and the number of its stays."""
+        values = [value for value, _ in entries]
+        rosters = zip(*(self._there[pattern] for _, pattern in entries), strict=True)
+        return (compress(values, roster) for roster in rosters)
 
     def roster_sizes(self) -> set[tuple[str, int]]:
         """Returns the regions, each with the numbers of its silos in any round."""
-        counts: Counter[tuple[str, int]] = Counter()
+        counts: dict[str, list[tuple[int, int]]] = defaultdict(list)
         for (region, pattern), values in self._parts.items():
-            for phase in self._phases[pattern]:
-                counts[region, phase] += len(values)
-        return {(region, size) for (region, _), size in counts.items()}
+            counts[region].append((len(values), pattern))
+        return {
+            (region, int(math.fsum(sizes))) for region, listed in counts.items() for sizes in self._of_rosters(listed)
+        }
 
-    def _remaining(self, excluded: int) -> tuple[dict[tuple[str, int], float], dict[tuple[str, int], float]]:
+    def _remaining(self, excluded: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """Returns by region and phase the squared weights that a coalition leaves, and the largest left weight.
 
         The coalition is of the `excluded` silos of the phase's roster with the largest weights. All silos of a region
         draw with one multiplier in a phase, so the noise of these silos is the largest too.
         """
-        tops: dict[tuple[str, int], list[float]] = defaultdict(list)
-        rests: dict[tuple[str, int], list[float]] = defaultdict(list)
+        if excluded in self._left:
+            return self._left[excluded]
+        tops: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        rests: dict[str, list[tuple[float, int]]] = defaultdict(list)
         for (region, pattern), values in self._parts.items():
-            largest, rest = values[: excluded + 1], math.fsum(values[excluded + 1 :])
-            for phase in self._phases[pattern]:
-                tops[region, phase] += largest
-                rests[region, phase].append(rest)
-        ordered = {place: sorted(values, reverse=True)[excluded:] for place, values in tops.items()}
-        left = {place: math.fsum([*values, *rests[place]]) for place, values in ordered.items()}
-        return left, {place: values[0] if values else 0.0 for place, values in ordered.items()}
+            tops[region] += ((value, pattern) for value in values[: excluded + 1])
+            if len(values) > excluded + 1:
+                rests[region].append((math.fsum(values[excluded + 1 :]), pattern))
+        left: dict[str, list[float]] = defaultdict(list)
+        edge: dict[str, list[float]] = defaultdict(list)
+        for region, listed in tops.items():
+            others = self._of_rosters(rests[region]) if rests[region] else repeat(())
+            for roster, rest in zip(self._of_rosters(sorted(listed, reverse=True)), others, strict=False):
+                remaining = list(islice(roster, excluded, None))
+                left[region].append(math.fsum([*remaining, *rest]))
+                edge[region].append(remaining[0] if remaining else 0.0)
+        self._left[excluded] = left, edge
+        return left, edge
 
     def _of_multipliers(self, choose: Callable[[Iterable[float]], float]) -> list[float]:
         """Returns by silo a choice among the multipliers of its phases."""
-        places = list(zip(self._region, self._pattern, strict=True))
         chosen = {
-            (region, pattern): choose(self._multiplier[region][phase] for phase in self._phases[pattern])
-            for region, pattern in set(places)
+            (region, pattern): choose(compress(self._multiplier[region], self._there[pattern]))
+            for region, pattern in self._parts
         }
-        return [chosen[place] for place in places]
+        return [chosen[place] for place in zip(self._region, self._pattern, strict=True)]
 
     def largest(self) -> list[float]:
         """Returns by silo the largest multiplier of its phases."""
@@ -96,11 +121,14 @@ class RecomputedPhases:
 
     def mean_variance(self) -> list[float]:
         """Returns by silo the variance of its noise in a sum, as the mean of all rounds."""
-        mean: dict[tuple[str, int], float] = {}
-        for region, pattern in set(zip(self._region, self._pattern, strict=True)):
-            drawn = self._multiplier[region]
-            squares = [self.lengths[phase] * drawn[phase] ** 2 for phase in self._phases[pattern]]
-            mean[region, pattern] = math.fsum(squares) / self._rounds
+        squares = {
+            region: [length * value**2 for length, value in zip(self.lengths, drawn, strict=True)]
+            for region, drawn in self._multiplier.items()
+        }
+        mean = {
+            (region, pattern): math.fsum(compress(squares[region], self._there[pattern])) / self._rounds
+            for region, pattern in self._parts
+        }
         places = zip(self._region, self._pattern, strict=True)
         return [value * mean[place] for value, place in zip(self._squared, places, strict=True)]
 
@@ -112,42 +140,42 @@ class RecomputedPhases:
             excluded: The silos of every region whose noise does not count, in every phase the worst of the roster.
             uniform: True for a multiplier of 1 in every phase, in place of the file's.
         """
-        phases = range(len(self.lengths))
         drawn = {
             region: [1.0 if uniform else value**2 for value in values] for region, values in self._multiplier.items()
         }
         places = list(zip(self._region, self._pattern, self._squared, strict=True))
         if tier == SILO:
-            own = {
-                (region, pattern): inverse_noise(self.lengths, drawn[region], self._phases[pattern])
-                for region, pattern, _ in set(places)
-            }
+            apart = {region: list(quotients(self.lengths, values)) for region, values in drawn.items()}
+            own = {place: total_of(compress(apart[place[0]], self._there[place[1]])) for place in self._parts}
             return [value * self._rounds / own[region, pattern] for region, pattern, value in places]
         node_of = dict(zip(self._region, self._path[tier], strict=True))
         left, edge = self._remaining(excluded)
-        parts: dict[str, list[list[float]]] = defaultdict(lambda: [[] for _ in phases])
-        for (region, phase), mass in left.items():
-            parts[node_of[region]][phase].append(mass * drawn[region][phase])
-        noise = {node: [math.fsum(values) for values in by_phase] for node, by_phase in parts.items()}
+        parts: dict[str, list[list[float]]] = defaultdict(list)
+        for region, masses in left.items():
+            parts[node_of[region]].append([mass * own for mass, own in zip(masses, drawn[region], strict=True)])
+        noise = {node: list(map(math.fsum, zip(*by_region, strict=True))) for node, by_region in parts.items()}
+        shifts = {node: list(quotients(self.lengths, values)) for node, values in noise.items()}
         # A silo of the coalition's weight is not in its own coalition: the next silo takes its place in the phase.
-        least = {
-            (region, pattern): min(edge[region, phase] for phase in self._phases[pattern])
-            for region, pattern in self._parts
-        }
+        least = {place: min(compress(edge[place[0]], self._there[place[1]])) for place in self._parts}
         keys = [
             (region, pattern, value if value > least[region, pattern] else 0.0) for region, pattern, value in places
         ]
         inverse = {}
         for region, pattern, value in set(keys):
-            rounds, total = self._phases[pattern], noise[node_of[region]]
-            extra = [drawn[region][phase] * max(value - edge[region, phase], 0.0) for phase in rounds]
-            remaining = [total[phase] + more for phase, more in zip(rounds, extra, strict=True)]
-            inverse[region, pattern, value] = inverse_noise(
-                [self.lengths[phase] for phase in rounds], remaining, range(len(rounds))
-            )
+            there, node = self._there[pattern], node_of[region]
+            parts_of_shift: Iterable[float] = compress(shifts[node], there)
+            if value:
+                phases = compress(zip(noise[node], drawn[region], edge[region], strict=True), there)
+                remaining = [total + own * max(value - next_, 0.0) for total, own, next_ in phases]
+                parts_of_shift = quotients(compress(self.lengths, there), remaining)
+            inverse[region, pattern, value] = total_of(parts_of_shift)
         return [self._rounds / inverse[key] for key in keys]
 
     def mean_mass(self) -> float:
         """Returns the sum of the squared weights of a round's silos, as the mean of all rounds."""
         left, _ = self._remaining(0)
-        return math.fsum(self.lengths[phase] * mass for (_, phase), mass in left.items()) / self._rounds
+        masses = zip(*left.values(), strict=True)
+        return (
+            math.fsum(length * math.fsum(mass) for length, mass in zip(self.lengths, masses, strict=True))
+            / self._rounds
+        )

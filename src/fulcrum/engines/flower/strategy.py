@@ -216,8 +216,8 @@ class FulcrumStrategy(Strategy):  # type: ignore[misc]
         joins = first and self._plan.federation.rosters is not None
 
         def awaits_more() -> bool:
-            """Returns True while the node of a silo that joins in this round may still come, or be asked."""
-            if not joins or not waiting:
+            """Returns True while the node of a silo that has not come so far may still come, or be asked."""
+            if not joins or waiting <= self._nodes.keys():  # a known node that is gone is missing, as with one roster
                 return False
             there = set(grid.get_node_ids())
             return len(there) < len(self._plan.federation) or bool(there - reached - set(self._nodes.values()))

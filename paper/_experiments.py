@@ -27,7 +27,7 @@ from rich.console import RenderableType
 
 import fulcrum
 from fulcrum.arrays import FloatArray
-from fulcrum.core.choices import SPECTRUM
+from fulcrum.core.choices import HEADS, SPECTRUM
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.topology import ROOT
 from fulcrum.errors import FulcrumError
@@ -76,10 +76,10 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "equal": {"weights": "equal"},
     "pooled": {"weights": "equal", "server": "random-effects", "shrink": False},
     "clipped": {"recipe": "joint", "shrink": False, "least_influence": 0.0, "disputed_influence": 0.0},
-    "joint": {"recipe": "joint", "least_influence": 0.0, "disputed_influence": 0.0},
-    "joint by size": {"recipe": "joint", "least_influence": 1.0, "disputed_influence": 0.0},
+    "joint": {"recipe": "joint", "shrink": HEADS, "least_influence": 0.0, "disputed_influence": 0.0},
+    "joint by size": {"recipe": "joint", "shrink": HEADS, "least_influence": 1.0, "disputed_influence": 0.0},
     "as one": {"aggregation": "masked"},
-    "masked joint": {"recipe": "joint", "aggregation": "masked", "least_influence": 0.0},
+    "masked joint": {"recipe": "joint", "shrink": HEADS, "aggregation": "masked", "least_influence": 0.0},
     "recipe": {"recipe": "joint", "public": FROZEN},
     "recipe, least 0": {"recipe": "joint", "public": FROZEN, "least_influence": 0.0},
     "recipe, least 1": {"recipe": "joint", "public": FROZEN, "least_influence": 1.0},

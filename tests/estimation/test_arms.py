@@ -3,7 +3,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fulcrum.core.choices import HEADS, ONE_SCALE, SPECTRUM
+from fulcrum.core.choices import EVEN_HEADS, EVEN_SCALE, HEADS, ONE_SCALE, SPECTRUM
 from fulcrum.rules.random_effects_rule import RandomEffectsRule
 from fulcrum.rules.server_rule import RoundSums
 from fulcrum.simulation.embedded.server_variants import PoolingVariants
@@ -23,7 +23,7 @@ def rules(stream, count):
             scale=[0.2, 0.7, 1.0][arm % 3],
             rounds=[5, 20][arm // 3],
             clip_norm=float(stream.uniform(0.5, 2)),
-            shrinks=[True, False, HEADS][arm % 3],
+            shrinks=[True, False, HEADS, EVEN_HEADS][arm % 4],
             least_influence=[0.0, 0.6][arm % 2],
             disputed_influence=[0.9, 0.0, 0.8][arm % 3],
         )
@@ -51,7 +51,8 @@ def test_arms_together_do_what_each_does_alone(classes, spread, rows):
     assert np.abs(moved).max() * np.sqrt(rows / 7) > 0.01
 
 
-def test_arms_with_different_priors_are_each_shrunk_by_their_own():
+@pytest.mark.parametrize("classes", [2, 6])
+def test_arms_with_different_priors_are_each_shrunk_by_their_own(classes):
     stream, rows = np.random.default_rng(1), 9
     plain = list(rules(stream, 4))
     first, second = stream.uniform(0.01, 4, rows - 1), stream.uniform(0.01, 4, rows - 1)
@@ -61,22 +62,27 @@ def test_arms_with_different_priors_are_each_shrunk_by_their_own():
         replace(plain[2], shrinks=SPECTRUM, spectrum=second),
         replace(plain[3], shrinks=SPECTRUM, spectrum=first),
         replace(plain[3], shrinks=ONE_SCALE, spectrum=first),
+        replace(plain[3], shrinks=EVEN_SCALE, spectrum=first),
+        replace(plain[3], shrinks=HEADS),
+        replace(plain[3], shrinks=EVEN_HEADS),
     ]
-    together = PoolingVariants(chosen, coordinates=rows * 2, classes=2)
-    sums = 0.1 * stream.standard_normal((REGIONS, rows, 2, len(chosen)))
-    moved = together.advance(sums.reshape(REGIONS, -1, len(chosen))).reshape(rows, 2, -1)
+    together = PoolingVariants(chosen, coordinates=rows * classes, classes=classes)
+    sums = 0.1 * stream.standard_normal((REGIONS, rows, classes, 1)) * np.ones(len(chosen))
+    moved = together.advance(sums.reshape(REGIONS, -1, len(chosen))).reshape(rows, classes, -1)
     models = []
     for arm, rule in enumerate(chosen):
-        told = RoundSums(values=sums[..., arm], present=np.ones(REGIONS, dtype=bool), classes=2)
-        models.append(rule.step(rule.begin(np.zeros((rows, 2))), told)[0].model)
+        told = RoundSums(values=sums[..., arm], present=np.ones(REGIONS, dtype=bool), classes=classes)
+        models.append(rule.step(rule.begin(np.zeros((rows, classes))), told)[0].model)
         assert moved[..., arm] == pytest.approx(models[-1], abs=1e-12)
     swapped = replace(chosen[1], spectrum=second)
-    told = RoundSums(values=sums[..., 1], present=np.ones(REGIONS, dtype=bool), classes=2)
-    other = swapped.step(swapped.begin(np.zeros((rows, 2))), told)[0].model
+    told = RoundSums(values=sums[..., 1], present=np.ones(REGIONS, dtype=bool), classes=classes)
+    other = swapped.step(swapped.begin(np.zeros((rows, classes))), told)[0].model
     assert np.abs(other - models[1]).max() > 1e-4  # the prior matters
     assert swapped.key != chosen[1].key
     assert np.abs(models[4] - models[3]).max() > 1e-4
-    assert chosen[4].key != chosen[3].key
+    assert np.array_equal(models[5], models[4]) == (classes == 2)  # with few classes the scale is even
+    assert np.abs(models[7] - models[6]).max() > 1e-4
+    assert len({rule.key for rule in chosen}) == len(chosen)
 
 
 def test_a_model_that_has_not_moved_keeps_its_step():

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from fulcrum.core.choices import HEADS
+from fulcrum.core.choices import EVEN_HEADS, EVEN_SCALE, HEADS, ONE_SCALE
 from fulcrum.rules import random_effects
 from fulcrum.rules.random_effects import pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule, first_step, pace_of
@@ -170,6 +170,8 @@ def test_a_sum_of_fewer_silos_is_one_of_less_weight_and_less_noise():
     [
         (HEADS, 3, True),
         (HEADS, None, False),
+        (EVEN_HEADS, 3, True),
+        (EVEN_HEADS, None, False),
         (True, 3, True),
         (True, None, True),
         (False, 3, False),
@@ -180,7 +182,21 @@ def test_heads_are_shrunk_and_other_models_where_that_is_asked_for(shrinks, clas
     rule, shape = rule_of(shrinks=shrinks), (8, 3)
     _, told = run(rule, shape, rounds_of(rule, shape), classes=classes)
     assert (told[-1].shrunk > 0) == shrunk
-    assert len({rule_of(shrinks=one).key for one in (True, False, HEADS)}) == 3
+    assert len({rule_of(shrinks=one).key for one in (True, False, HEADS, EVEN_HEADS)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("classes", "known", "power"), [(2, True, 1), (4, True, 1), (5, True, 0.8), (10, True, 0.5), (2, False, 0.5)]
+)
+def test_the_recipe_evens_factors_out_with_many_classes_or_without_input_variances(classes, known, power):
+    rows = np.random.default_rng(3).standard_normal((8, classes)) * np.geomspace(0.2, 5, 8)[:, None]
+    spectrum = np.geomspace(4, 0.01, 7) if known else None
+    evened, plain = (
+        rule_of(shrinks=shrinks, spectrum=spectrum).shrink(rows, variance=3.0, free=classes - 1)
+        for shrinks in ((EVEN_SCALE, ONE_SCALE) if known else (EVEN_HEADS, HEADS))
+    )
+    assert evened / rows == pytest.approx((plain / rows) ** power, rel=1e-9)
+    assert (plain / rows).min() < 0.8
 
 
 def test_what_regions_said_and_its_noise_follow_the_steps_of_the_rounds():

@@ -6,7 +6,7 @@ import pytest
 from fulcrum.rules.random_effects import pool_sums
 from fulcrum.rules.random_effects_rule import RandomEffectsRule
 from fulcrum.rules.server_rule import RoundSums
-from fulcrum.rules.shrinkage import shrink_rows
+from fulcrum.rules.shrinkage import even_out, shrink_rows
 
 ROWS, TRIALS = 60, 120
 
@@ -54,6 +54,36 @@ def test_the_risk_test_would_notice_an_estimate_that_shrinks_blindly():
     noise = np.random.default_rng(1).standard_normal((TRIALS, ROWS))
     gain = (noise**2).sum(axis=1) - ((0.5 * (signal + noise) - signal) ** 2).sum(axis=1)
     assert gain.mean() < -3 * gain.std() / np.sqrt(TRIALS)
+
+
+@pytest.mark.parametrize("scale", [0.5, 4.0])
+def test_evened_rows_have_the_expected_length_of_the_signal_and_posterior_means_are_shorter(scale):
+    stream, free, count = np.random.default_rng(7), 3, 20_000
+    signal = np.sqrt(scale) * stream.standard_normal((count, free))
+    rows = signal + stream.standard_normal((count, free))
+    shrunk_rows = shrink_rows(rows, variance=1.0, free=free)
+    evened_rows = even_out(rows, shrunk_rows, power=0.5)
+    assert (evened_rows**2).sum() / count == pytest.approx(free * scale, rel=0.05)
+    assert (shrunk_rows**2).sum() / count < 0.9 * free * scale
+
+
+def test_evened_rows_keep_their_directions_and_lie_between_the_rows_and_the_posterior_means():
+    rows = np.random.default_rng(8).standard_normal((30, 4)) * np.geomspace(0.1, 20, 30)[:, None]
+    shrunk_rows = shrink_rows(rows, variance=1.0, free=3)
+    for power in (0.25, 0.5, 0.9):
+        evened_rows = even_out(rows, shrunk_rows, power=power)
+        factor = evened_rows / rows
+        assert factor == pytest.approx(np.repeat(factor[:, :1], 4, axis=1), rel=1e-12)
+        assert (np.abs(evened_rows) <= np.abs(rows) * (1 + 1e-12)).all()
+        assert (np.abs(evened_rows) >= np.abs(shrunk_rows) * (1 - 1e-12)).all()
+    assert even_out(rows, shrunk_rows, power=1) is shrunk_rows
+    assert even_out(rows, shrunk_rows, power=0) == pytest.approx(rows, rel=1e-12)
+
+
+@pytest.mark.parametrize("variance", [0.0, 1.0])
+def test_rows_of_zeros_stay_zeros(variance):
+    rows = np.zeros((5, 3))
+    assert not even_out(rows, shrink_rows(rows, variance=variance, free=2), power=0.5).any()
 
 
 @pytest.mark.parametrize("free", [1, 3])

@@ -81,12 +81,12 @@ def test_settings_carry_weights_clip_share_and_server_where_they_are_not_the_pap
     assert made.clip_share < 1
     config = tomllib.loads(export_plan(made, "flower"))["tool"]["flwr"]["app"]["config"]
     assert config["fulcrum-clip-share"] == made.clip_share
-    assert (config["fulcrum-server"], config["fulcrum-shrink"]) == ("random-effects", "heads")
+    assert (config["fulcrum-server"], config["fulcrum-shrink"]) == ("random-effects", "even-heads")
     settings = json.loads(export_plan(made, "nvflare"))
     assert (settings["clip_share"], settings["server"], settings["shrink"]) == (
         made.clip_share,
         "random-effects",
-        "heads",
+        "even-heads",
     )
     assert [site["weight"] for site in settings["sites"].values()] == made.weights.tolist()
     assert export_plan(made, "flower").count("weight=0.2 ") == 2  # equal within the region, whatever the sizes

@@ -28,7 +28,7 @@ def test_a_plan_carries_the_variances_and_their_origin_and_verifies_as_read(tmp_
     plan = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, embedding=True, purpose=purpose)
     fulcrum.save_plan(plan, tmp_path / "plan.json")
     read = fulcrum.read_plan(tmp_path / "plan.json")
-    assert read.shrink == "one-scale"
+    assert read.shrink == "even-scale"
     assert read.spectrum == msgspec.structs.replace(PUBLIC, embedding=True)
     assert read.server_rule.spectrum.tolist() == PUBLIC.variances
     assert read.digest == plan.digest
@@ -46,15 +46,19 @@ def test_the_prior_changes_no_number_of_the_promise():
     assert "spectrum" not in json.loads(msgspec.json.encode(without.content().settings))
 
 
-def test_a_plan_with_the_earlier_prior_keeps_the_prior_and_its_digest(tmp_path):
-    earlier = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, shrink="spectrum")
+@pytest.mark.parametrize(("shrink", "public"), [("heads", None), ("spectrum", PUBLIC), ("one-scale", PUBLIC)])
+def test_a_plan_with_an_earlier_shrinkage_keeps_the_shrinkage_and_its_digest(shrink, public, tmp_path):
+    earlier = fulcrum.plan("isic-paper", **PROMISE, public=public, shrink=shrink)
     fulcrum.save_plan(earlier, tmp_path / "plan.json")
     read = fulcrum.read_plan(tmp_path / "plan.json")
-    assert (read.shrink, read.server_rule.shrinks, read.digest) == ("spectrum", "spectrum", earlier.digest)
+    assert (read.shrink, read.server_rule.shrinks, read.digest) == (shrink, shrink, earlier.digest)
     assert all(check.holds for check in fulcrum.verify(read))
     assert recipe_name(read) == "joint"
-    assert 'shrink="spectrum"' in reproducing_commands(read)[0]
-    assert fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC).server_rule.shrinks == "one-scale"
+    command = reproducing_commands(read)[0]
+    assert "--recipe joint" in command
+    assert f'shrink="{shrink}"' in command
+    assert "--shrink" not in command
+    assert fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC).server_rule.shrinks == "even-scale"
 
 
 def test_variances_of_the_training_split_are_for_research_alone():
@@ -67,10 +71,10 @@ def test_variances_of_the_training_split_are_for_research_alone():
 
 def test_a_forged_plan_fails_the_check_of_the_prior():
     content = fulcrum.plan("isic-paper", **PROMISE, public=PUBLIC, purpose="deployment").content()
-    for changes in ({"spectrum": SPLIT}, {"spectrum": None}, {"shrink": "heads"}, {"shrink": False}):
+    for changes in ({"spectrum": SPLIT}, {"spectrum": None}, {"shrink": "even-heads"}, {"shrink": False}):
         settings = msgspec.structs.replace(content.settings, **changes)
         forged = msgspec.structs.replace(content, settings=settings, digest="")
-        assert "prior" in failing(forged) or changes == {"shrink": "heads"}, changes
+        assert "prior" in failing(forged), changes
     assert failing(content) == {}
 
 
@@ -102,6 +106,7 @@ def test_words_of_another_origin_fail_the_check_of_words():
     ("changes", "code"),
     [
         ({"public": None, "shrink": "spectrum"}, "plan.spectrum-missing"),
+        ({"public": None, "shrink": "even-scale"}, "plan.spectrum-missing"),
         ({"server": "sum"}, "plan.spectrum-server"),
         ({"recipe": "paper"}, "plan.spectrum-server"),
         ({"parameters": 12 + 1}, "plan.spectrum-length"),

@@ -215,7 +215,7 @@ def test_exports_carry_the_weights_and_what_else_is_not_the_papers():
     made = plan(NESTED, rounds=5, epsilon=1.0, recipe="joint", parameters=10)
     sites = json.loads(export_plan(made, "nvflare"))
     assert [site["weight"] for site in sites["sites"].values()] == made.weights.tolist()
-    assert (sites["clip_share"], sites["server"], sites["shrink"]) == (made.clip_share, "random-effects", "heads")
+    assert (sites["clip_share"], sites["server"], sites["shrink"]) == (made.clip_share, "random-effects", "even-heads")
     assert f"fulcrum-clip-share = {made.clip_share!r}" in export_plan(made, "flower")
     assert 'fulcrum-server = "random-effects"' in export_plan(made, "flower")
     rows = [line.split(",") for line in export_plan(made, "csv").splitlines()]

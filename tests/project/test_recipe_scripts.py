@@ -99,12 +99,12 @@ def test_the_recipe_reads_variances_of_frozen_embeddings_alone(monkeypatch):
     study = experiments.Study()
     setting = experiments.Setting(task="digits", profile="mild")
     arms = {parts: experiments.Arm(allocation="optimal", parts=parts, epsilon=1) for parts in experiments.PARTS}
-    assert study.plan(setting, arms["recipe"], 0).shrink == "heads"
+    assert study.plan(setting, arms["recipe"], 0).shrink == "even-heads"
     assert study.plan(setting, arms["recipe"], 0).least_influence == 0.5
     assert study.plan(setting, arms["recipe, prior"], 0).spectrum.origin == "training-split"
     whole = study.task("digits")
     object.__setattr__(whole, "embedding", True)
-    assert study.plan(setting, arms["recipe"], 0).shrink == "one-scale"
+    assert study.plan(setting, arms["recipe"], 0).shrink == "even-scale"
     assert study.plan(setting, arms["masked recipe"], 0).one_group
 
 

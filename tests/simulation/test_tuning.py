@@ -210,7 +210,7 @@ def test_the_printed_command_and_the_settings_make_the_plan_of_the_choice(made, 
     assert run([*told, "--input-powers", powers, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     chosen = fulcrum.read_plan("new.json")
-    assert (chosen.shrink, chosen.spectrum.source) == ("one-scale", "new-inputs.json")
+    assert (chosen.shrink, chosen.spectrum.source) == ("even-scale", "new-inputs.json")
     assert run([*found["command"].split()[1:-1], "again.json"]) == 0
     capsys.readouterr()
     again = fulcrum.read_plan("again.json")

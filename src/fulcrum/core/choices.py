@@ -53,11 +53,19 @@ Silos know that "sum" reads the global sum alone, and assume that any other rule
 HEADS: Literal["heads"] = "heads"
 SPECTRUM: Literal["spectrum"] = "spectrum"
 ONE_SCALE: Literal["one-scale"] = "one-scale"
-PRIORS = (SPECTRUM, ONE_SCALE)
+EVEN_HEADS: Literal["even-heads"] = "even-heads"
+EVEN_SCALE: Literal["even-scale"] = "even-scale"
+PRIORS = (SPECTRUM, ONE_SCALE, EVEN_SCALE)
 """Shrinkage of softmax heads by public input variances: with several scales for the rows of a head, or with one."""
 
-Shrink: TypeAlias = bool | Literal["heads", "spectrum", "one-scale"]
-SHRINKS: tuple[Shrink, ...] = (True, False, HEADS, *PRIORS)
+EVEN = (EVEN_HEADS, EVEN_SCALE)
+"""The same as `HEADS` and `ONE_SCALE`, with factors of rows that are nearer to each other: the recipe's."""
+
+SHRINKS_OF_HEADS = (HEADS, *PRIORS, EVEN_HEADS)
+"""All shrinkage for softmax heads alone."""
+
+Shrink: TypeAlias = bool | Literal["heads", "spectrum", "one-scale", "even-heads", "even-scale"]
+SHRINKS: tuple[Shrink, ...] = (True, False, *SHRINKS_OF_HEADS)
 """The models that a pooling server shrinks: all, none, or softmax heads alone; heads also by public input variances."""
 
 WEIGHTS = ("sizes", "equal", "least-noise")

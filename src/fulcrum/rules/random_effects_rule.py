@@ -42,17 +42,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from fulcrum.arrays import BoolArray, FloatArray, IntArray
-from fulcrum.core.choices import HEADS, ONE_SCALE, PRIORS
+from fulcrum.core.choices import EVEN, HEADS, SHRINKS_OF_HEADS, SPECTRUM
 from fulcrum.errors import ParameterError
 from fulcrum.rules.random_effects import mix_shares, mixing_share, pool_sums
 from fulcrum.rules.regional_dispute import regions_dispute
 from fulcrum.rules.server_rule import PlanFacts, RoundDiagnostics, RoundSums, ServerRule, ServerState
-from fulcrum.rules.shrinkage import shrink_rows
+from fulcrum.rules.shrinkage import even_out, shrink_rows
 from fulcrum.rules.spectrum_prior import shrink_by_one_scale, shrink_by_spectrum
 
 _FIRST_STEP = 0.25  # with noise alone and no signal, for two classes
 _NOISE_OF_DOUBT = 0.02  # at this `least_noise` the step follows agreement half as fast
 _AGREEMENT = 0.15  # the agreement at which the step stays the same
+_EVEN_POWER = 0.5  # of the factors of rows, without input variances or with many classes
+_EVENED_ABOVE = 4  # classes: the power falls with more of them, where input variances are known
 _COORDINATES_THAT_COUNT = 1000  # at most, for a model that is no softmax head
 _ROUNDS_OF_THEM_ALL = 20  # with fewer rounds, fewer coordinates count
 
@@ -94,7 +96,8 @@ class RandomEffectsRule(ServerRule):
         rounds: T.
         clip_norm: C.
         shrinks: True to shrink coordinates within the noise for every model, False for no model, `HEADS` for softmax
-            heads alone, whose signal is in few rows, one of `PRIORS` for heads by a prior of `spectrum_prior`.
+            heads alone, whose signal is in few rows, one of `PRIORS` for heads by a prior of `spectrum_prior`, one of
+            `EVEN` for heads with rows whose factors are nearer to each other (`shrinkage.even_out`).
         spectrum: By input of a head, the public variance of the input, for `PRIORS`; None otherwise.
         least_influence: The least part of a region's share that the region's influence has, from 0 to 1.
         disputed_influence: The same for a softmax head while the sums show a dispute between regions, if larger.
@@ -147,7 +150,7 @@ class RandomEffectsRule(ServerRule):
 
     def shrinks_head(self, classes: int | None) -> bool:
         """Returns True if a model with `classes` classes is shrunk; None is a model that is no softmax head."""
-        return self.shrinks is True or (self.shrinks in (HEADS, *PRIORS) and classes is not None)
+        return self.shrinks is True or (self.shrinks in SHRINKS_OF_HEADS and classes is not None)
 
     def check_model(self, shapes: Sequence[tuple[int, ...]], classes: int | None) -> None:
         """Raises `ParameterError` for a head whose rows are not those of the plan's input variances.
@@ -167,15 +170,20 @@ class RandomEffectsRule(ServerRule):
         The arguments are those of `shrink_rows`.
         """
         if self.spectrum is None:
-            return shrink_rows(rows, variance=variance, free=free)
-        bias = np.ones(len(rows) - len(self.spectrum))
-        by_prior = shrink_by_one_scale if self.shrinks == ONE_SCALE else shrink_by_spectrum
-        return by_prior(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
+            shrunk_rows = shrink_rows(rows, variance=variance, free=free)
+        else:
+            bias = np.ones(len(rows) - len(self.spectrum))
+            by_prior = shrink_by_spectrum if self.shrinks == SPECTRUM else shrink_by_one_scale
+            shrunk_rows = by_prior(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
+        if self.shrinks not in EVEN:
+            return shrunk_rows
+        power = _EVEN_POWER if self.spectrum is None else max(_EVEN_POWER, min(_EVENED_ABOVE / (free + 1), 1.0))
+        return even_out(rows, shrunk_rows, power=power)
 
     @property
     def key(self) -> bytes:
         """Bytes of all settings: equal for rules with equal results."""
-        shrinks = float(self.shrinks) if isinstance(self.shrinks, bool) else 2 + (HEADS, *PRIORS).index(self.shrinks)
+        shrinks = float(self.shrinks) if isinstance(self.shrinks, bool) else 2 + SHRINKS_OF_HEADS.index(self.shrinks)
         spectrum = np.empty(0) if self.spectrum is None else self.spectrum
         influence = [self.least_influence, self.disputed_influence]
         numbers = [shrinks, self.least_noise, self.scale, self.rounds, self.clip_norm, *influence]

@@ -21,7 +21,7 @@ import numpy as np
 from msgspec import structs
 
 from fulcrum.arrays import FloatArray
-from fulcrum.core.choices import BY_SILO, DECLARED, HEADS, ONE_SCALE, PRIORS
+from fulcrum.core.choices import BY_SILO, DECLARED, EVEN_HEADS, EVEN_SCALE, PRIORS, SHRINKS_OF_HEADS
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.errors import DataError, ParameterError, PlanError, UnreachableTargetError
@@ -196,7 +196,7 @@ class Tuned:
             settings["weights"] = plan.weights_rule
         if plan.server != recipe.server:
             settings["server"] = plan.server
-        if plan.shrink not in (recipe.shrink, *PRIORS):
+        if plan.shrink not in SHRINKS_OF_HEADS and plan.shrink != recipe.shrink:
             settings["shrink"] = plan.shrink
         return settings if plan.parameters is None else settings | {"parameters": plan.parameters}
 
@@ -462,11 +462,11 @@ class _Search:
         changes: dict[str, Any] = {"clip_norm": combination.clip_norm, "least_influence": combination.least_influence}
         if combination.prior:
             changes |= {
-                "shrink": recipe.shrink if recipe.shrink in PRIORS else ONE_SCALE,
+                "shrink": recipe.shrink if recipe.shrink in PRIORS else EVEN_SCALE,
                 "spectrum": self.inputs(combination.input_power).spectrum,
             }
         elif recipe.shrink in PRIORS:
-            changes |= {"shrink": HEADS}
+            changes |= {"shrink": EVEN_HEADS}
         counted = combination.prior or combination.clip_norm == "auto"
         return plan_with_recipe(
             plan, recipe, rounds=combination.rounds, parameters=self._parameters if counted else None, **changes
@@ -555,7 +555,7 @@ def _check(plan: Plan, task: Task, model: Model | TorchModel | None) -> int:
 
 def _own_recipe(plan: Plan) -> str:
     """Returns the name of the plan's own recipe."""
-    shrink = HEADS if plan.shrink in PRIORS else plan.shrink
+    shrink = EVEN_HEADS if plan.shrink in SHRINKS_OF_HEADS else plan.shrink
     mine = (plan.weights_rule, plan.clip_share < 1, plan.server, shrink)
     for name, recipe in (
         (name, recipe_for(recipe, plan.unit, one_group=plan.one_group)) for name, recipe in TRIED.items()

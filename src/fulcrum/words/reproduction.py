@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from fulcrum.core.choices import BY_SILO, HEADS, PRIORS, SPECTRUM
+from fulcrum.core.choices import BY_SILO, EVEN, SHRINKS_OF_HEADS
 from fulcrum.core.topology import SILO
 from fulcrum.planning.inputs.recipes import RECIPES, recipe_for
 from fulcrum.planning.plan import Plan
@@ -59,7 +59,7 @@ def _planning_command(plan: Plan) -> str:
         own = f" --allocation {shlex.quote(plan.allocation)}" if ":" in plan.allocation else ""
         return f"fulcrum replan OLD_PLAN.json --federation {source} --ledgers LEDGERS{own} -o plan.json"
     # The recipe joint is named: no option other than --recipe has a server shrink softmax heads alone.
-    recipe = "joint" if plan.shrink in (HEADS, *PRIORS) else "paper"
+    recipe = "joint" if plan.shrink in SHRINKS_OF_HEADS else "paper"
     parts = recipe_for(RECIPES[recipe], plan.unit, one_group=plan.one_group)
     options: dict[str, Any] = {"rounds": plan.rounds, "delta": plan.delta}
     if target.budget is not None:
@@ -119,11 +119,12 @@ def _planning_command(plan: Plan) -> str:
         built_in = plan.spectrum.origin != "public"
         words.append(f"--public {shlex.quote(plan.spectrum.source) if built_in else 'PUBLIC_INPUTS'}")
         words += ["--embedding"] if plan.spectrum.embedding and not built_in else []
-    elif plan.shrink != parts.shrink:
+    elif isinstance(plan.shrink, bool) and plan.shrink != parts.shrink:
         words.append("--shrink" if plan.shrink else "--no-shrink")
     keys = " --keys KEYS.toml" if plan.keys else ""
-    # The command line has no option for a prior with several scales: earlier plans alone have this prior.
-    remark = f'  # made with shrink="{SPECTRUM}", which Python alone takes' if plan.shrink == SPECTRUM else ""
+    # The command line has no option for the shrinkage of earlier plans.
+    earlier = isinstance(plan.shrink, str) and plan.shrink not in EVEN
+    remark = f'  # made with shrink="{plan.shrink}", which Python alone takes' if earlier else ""
     return f"fulcrum plan {source} {' '.join(words)}{keys} -o plan.json{remark}"
 
 

@@ -32,7 +32,7 @@ from fulcrum.core.topology import ROOT, SILO, name_problem
 
 _SLACK = 1e-6  # an epsilon may be stated this much too high, never too low
 _TOLERANCE = 1e-9  # relative; sums are taken in another order than the planner's
-_PRIORS = ("spectrum", "one-scale")  # shrinkage by input variances
+_PRIORS = ("spectrum", "one-scale", "even-scale")  # shrinkage by input variances
 
 # The bounds of deployment, stated anew: `fulcrum.core.lattice` and `fulcrum.core.noise.discrete_gaussian` prove them.
 # An import of those constants would let a mistake there pass here.

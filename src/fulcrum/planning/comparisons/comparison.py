@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fulcrum.core.choices import PRIORS
+from fulcrum.core.choices import SHRINKS_OF_HEADS
 from fulcrum.core.privacy_unit import PrivacyUnit
 from fulcrum.core.remaining_noise import sum_by
 from fulcrum.core.topology import ROOT, SILO, Topology
@@ -307,7 +307,7 @@ def row_of(plan: Plan, *, least_influence: float | None = None) -> str | None:
         return str(plan.weights_rule) if plan.least_influence == (least_influence or 0.0) else None
     joint = recipe_for(RECIPES["joint"], plan.unit, one_group=plan.one_group)
     together = (plan.weights_rule, plan.server) == (joint.weights, joint.server)
-    together = together and plan.shrink in (joint.shrink, *PRIORS)
+    together = together and plan.shrink in SHRINKS_OF_HEADS
     least = joint.least_influence if least_influence is None else least_influence
     return "joint" if together and plan.clip_share < 1 and plan.least_influence == least else None
 

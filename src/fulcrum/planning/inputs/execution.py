@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from msgspec import structs
 
-from fulcrum.core.choices import DECLARED, INJECTIONS, ONE_SCALE, PURPOSES, Injection, Purpose, ServerName, Shrink
+from fulcrum.core.choices import DECLARED, EVEN_SCALE, INJECTIONS, PURPOSES, Injection, Purpose, ServerName, Shrink
 from fulcrum.core.lattice import check_parameters
 from fulcrum.core.plan.plan_file import Spectrum
 from fulcrum.core.privacy_unit import PrivacyUnit
@@ -66,7 +66,7 @@ def execution_of(federation: Topology, settings: Settings) -> Execution:
     spectrum = settings.public
     if spectrum is not None and settings.embedding:
         spectrum = structs.replace(spectrum, embedding=True)
-    shrink = recipe.shrink if spectrum is None else ONE_SCALE
+    shrink = recipe.shrink if spectrum is None else EVEN_SCALE
     disputed = recipe.disputed_influence if settings.disputed_influence is None else settings.disputed_influence
     own_weights = recipe.weights if federation.declared_weights is None else DECLARED
     return Execution(

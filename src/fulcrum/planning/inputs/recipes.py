@@ -2,7 +2,7 @@
 
 >>> joint = RECIPES["joint"]
 >>> joint.weights, joint.clip_norm, joint.server, joint.shrink, joint.least_influence, joint.disputed_influence
-('equal', 'auto', 'random-effects', 'heads', 0.5, 1.0)
+('equal', 'auto', 'random-effects', 'even-heads', 0.5, 1.0)
 
 `paper` is the paper's recipe: weights by size, a clip at C, regional sums added up. `joint` needs less noise for the
 same guarantee and lets the server use its knowledge of the noise. Every part is public, or a function of sums that an
@@ -11,7 +11,7 @@ observer has seen.
 
 from dataclasses import dataclass, replace
 
-from fulcrum.core.choices import HEADS, PRIORS, ServerName, Shrink
+from fulcrum.core.choices import EVEN_HEADS, SHRINKS_OF_HEADS, ServerName, Shrink
 from fulcrum.core.privacy_unit import SILO_UNIT, PrivacyUnit
 
 
@@ -43,7 +43,7 @@ RECIPES = {
         weights="equal",
         clip_norm="auto",
         server="random-effects",
-        shrink=HEADS,
+        shrink=EVEN_HEADS,
         least_influence=0.5,
         disputed_influence=1.0,
     ),
@@ -83,8 +83,10 @@ def recipe_named(
     >>> recipe_named(weights="sizes", clip_norm=1.0, server="sum", shrink=False)
     'paper'
     """
-    # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances.
-    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=HEADS if shrink in PRIORS else shrink)
+    # A plan of the joint recipe shrinks heads by the spectrum prior where the plan has public input variances, and a
+    # plan of earlier versions by the earlier shrinkage.
+    shrink = EVEN_HEADS if shrink in SHRINKS_OF_HEADS else shrink
+    wanted = Recipe(weights=weights, clip_norm=clip_norm, server=server, shrink=shrink)
     for name, recipe in RECIPES.items():  # whatever the least influence, which a plan states beside its recipe
         parts = recipe_for(recipe, unit, one_group=one_group)
         if replace(parts, least_influence=0.0, disputed_influence=0.0) == wanted:

@@ -83,10 +83,10 @@ class Settings:
             noise; "momentum"; or a registered rule. Every rule but "sum" costs no privacy, but holds for targets on
             regions and silos alone.
         shrink: True if a server that pools removes the part of a sum that does not stand out of the noise, False if
-            not; "heads" does so for a softmax head alone, "one-scale" with a prior from `public`; "spectrum"
-            is the prior of earlier plans, with several scales.
+            not; "even-heads" does so for a softmax head alone, "even-scale" with a prior from `public`. Earlier plans
+            have "heads" and "one-scale", which shrink weak rows more, and "spectrum", a prior with several scales.
         public: Input variances of a softmax head, from public data (`fulcrum.public_spectrum`); the server that pools
-            then shrinks the head by the spectrum prior, `shrink="one-scale"`.
+            then shrinks the head by the spectrum prior, `shrink="even-scale"`.
         embedding: True if the inputs of `public` are the output of a frozen public network: the variances of other
             inputs may say nothing of the classes.
         least_influence: From 0 to 1: the least influence of every region, as a share of its influence by size, or by

@@ -185,6 +185,6 @@ def _by_prior(rules: Sequence[RandomEffectsRule], classes: int | None) -> list[t
     places: dict[tuple[object, bytes], list[int]] = {}
     for place, rule in enumerate(rules):
         if rule.shrinks_head(classes):
-            prior = (None, b"") if rule.spectrum is None else (rule.shrinks, rule.spectrum.tobytes())
+            prior = (rule.shrinks, b"" if rule.spectrum is None else rule.spectrum.tobytes())
             places.setdefault(prior, []).append(place)
     return [(rules[variants[0]], variants) for variants in places.values()]

@@ -53,8 +53,8 @@ from fulcrum.rules.spectrum_prior import shrink_by_one_scale, shrink_by_spectrum
 _FIRST_STEP = 0.25  # with noise alone and no signal, for two classes
 _NOISE_OF_DOUBT = 0.02  # at this `least_noise` the step follows agreement half as fast
 _AGREEMENT = 0.15  # the agreement at which the step stays the same
-_EVEN_POWER = 0.5  # of the factors of rows, without input variances or with many classes
-_EVENED_ABOVE = 4  # classes: the power falls with more of them, where input variances are known
+_EVEN_POWER = 0.5  # of the factors of rows, with many classes
+_EVENED_ABOVE = 4  # classes: the power falls from 1 with more of them
 _COORDINATES_THAT_COUNT = 1000  # at most, for a model that is no softmax head
 _ROUNDS_OF_THEM_ALL = 20  # with fewer rounds, fewer coordinates count
 
@@ -97,7 +97,8 @@ class RandomEffectsRule(ServerRule):
         clip_norm: C.
         shrinks: True to shrink coordinates within the noise for every model, False for no model, `HEADS` for softmax
             heads alone, whose signal is in few rows, one of `PRIORS` for heads by a prior of `spectrum_prior`, one of
-            `EVEN` for heads with rows whose factors are nearer to each other (`shrinkage.even_out`).
+            `EVEN` for the same with factors of rows that are nearer to each other in heads of more than four classes
+            (`shrinkage.even_out`).
         spectrum: By input of a head, the public variance of the input, for `PRIORS`; None otherwise.
         least_influence: The least part of a region's share that the region's influence has, from 0 to 1.
         disputed_influence: The same for a softmax head while the sums show a dispute between regions, if larger.
@@ -177,8 +178,7 @@ class RandomEffectsRule(ServerRule):
             shrunk_rows = by_prior(rows, np.concatenate([self.spectrum, bias]), variance=variance, free=free)
         if self.shrinks not in EVEN:
             return shrunk_rows
-        power = _EVEN_POWER if self.spectrum is None else max(_EVEN_POWER, min(_EVENED_ABOVE / (free + 1), 1.0))
-        return even_out(rows, shrunk_rows, power=power)
+        return even_out(rows, shrunk_rows, power=max(_EVEN_POWER, min(_EVENED_ABOVE / (free + 1), 1.0)))
 
     @property
     def key(self) -> bytes:

@@ -32,7 +32,7 @@ SOFTMAX_HEAD = "head"
 SERVER_LEARNING_RATE = GRADIENT_RATE
 """The server's factor on the mean gradient, if the plan protects persons or records."""
 
-_LOADING = ("data_dir", "components", "label", "silo", "person", "ranges", "metric", "input_factors")
+_LOADING = ("data_dir", "components", "label", "silo", "person", "ranges", "metric", "input_factors", "classes")
 _TRAINING = ("learning_rate", "steps", "batch")
 
 

@@ -21,6 +21,7 @@ from fulcrum.core.silo.site import FORMAT, Site, SiteSettings, ledger_name, read
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.core.training.assignment import Assignment
 from fulcrum.core.training.training_module import load_training_module
+from fulcrum.engines.built_in_training import check_options
 from fulcrum.engines.engine import engine_named
 from fulcrum.engines.local_sites import free_port
 from fulcrum.engines.site_folders import BUILT_IN, Deployment
@@ -62,7 +63,7 @@ def made(purpose="research", aggregation="trusted", **options):
 
 
 def options_of(stays):
-    return {"data": str(stays), "person": "patient", "ranges": "0,10", "learning_rate": 3.0}
+    return {"data": str(stays), "person": "patient", "ranges": "0,10", "classes": "no,yes", "learning_rate": 3.0}
 
 
 def embedded(plan, stays):
@@ -174,12 +175,115 @@ def test_data_and_options_that_mix_persons_fail_at_the_silo_alone(stays):
 
     assert len(persons()) == 9  # one patient of ten is held out
     with pytest.raises(fulcrum.FulcrumError, check=coded("data.persons-unnamed")):
-        persons(data="digits", ranges="0,16", person=None)
+        persons(data="digits", ranges="0,16", person=None, classes=None)
     with pytest.raises(fulcrum.FulcrumError, check=coded("data.unit-fitted")):
         persons(ranges=None)
     for option in ("steps", "batch"):
         with pytest.raises(DataError, check=coded("engine.training-local", option=option)):
             persons(**{option: 1})
+
+
+PATIENTS = 24
+"""At silo a1, and six at b1; the last patient of a1 alone has the label maybe."""
+
+
+def table_of(path, *, without=None, split=None, names_silos=True):
+    """Writes a table of two silos without one patient; with a column of splits if there is a rule by number."""
+    rng = np.random.default_rng(3)
+    rows = []
+    for silo, patients in (("a1", PATIENTS), ("b1", 6)):
+        for number in range(patients):
+            label = "maybe" if (silo, number) == ("a1", PATIENTS - 1) else ("no", "yes")[number % 2]
+            for values in rng.uniform(0, 10, (1 + number % 3, 4)).round(3):
+                row = {"patient": f"{silo}-{number}", "label": label} | dict(zip("pqrs", values, strict=True))
+                row |= {"silo": silo} if names_silos else {}
+                row |= {"split": split(number)} if split else {}
+                rows += [row] if row["patient"] != without else []
+    with path.open("w", newline="") as file:
+        table = csv.DictWriter(file, rows[0])
+        table.writeheader()
+        table.writerows(rows)
+    return path
+
+
+def persons_in(path, plan, silo="a1", **changes):
+    """Returns features and class numbers of each person that the built-in training gives for a silo."""
+    options = options_of(path) | {"classes": "no,maybe,yes"} | changes
+    options = {name: value for name, value in options.items() if value is not None}
+    assignment = Assignment(silo=silo, round_number=1, plan=plan, seed=0, options=options)
+    module = load_training_module(BUILT_IN)
+    assert module.starting_model(options)["head"].shape == (5, 3)
+    return [(features.tolist(), labels.tolist()) for features, labels in module.persons(assignment)]
+
+
+@pytest.mark.parametrize("split", [None, lambda number: "train" if number else "test"])
+def test_a_patient_who_leaves_changes_nothing_about_any_other_patient_of_a_deployment(split, tmp_path):
+    """Neither side nor class numbers of the others change, and the model keeps its width: the clip bounds the rest."""
+    plan = verified_plan(made("deployment", epsilon=5.0, parameters=15))
+    everybody = {silo: persons_in(table_of(tmp_path / "all.csv", split=split), plan, silo) for silo in ("a1", "b1")}
+    assert [len(persons) for persons in everybody.values()] == ([23, 5] if split else [22, 3])
+    left = 0
+    for silo, number in [*(("a1", number) for number in range(PATIENTS)), *(("b1", number) for number in range(6))]:
+        file = table_of(tmp_path / f"without-{silo}-{number}.csv", without=f"{silo}-{number}", split=split)
+        for other, persons in everybody.items():
+            remaining = persons_in(file, plan, other)
+            gone = [person for person in persons if person not in remaining]
+            assert remaining == [person for person in persons if person not in gone]
+            assert len(gone) <= (other == silo)
+            left += len(gone)
+    assert left == sum(map(len, everybody.values()))  # everybody who was trained on left once, and alone
+
+
+def test_the_draw_of_research_moves_other_patients_when_one_leaves(tmp_path):
+    """A research plan keeps the draw, which the deployment above does without: the test can see the difference."""
+    plan = verified_plan(made(parameters=15))
+    everybody = persons_in(table_of(tmp_path / "all.csv"), plan)
+    remaining = persons_in(table_of(tmp_path / "without.csv", without="a1-0"), plan)
+    moved = [person for person in everybody if person not in remaining]
+    assert len(moved) + sum(person not in everybody for person in remaining) > 3
+
+
+def test_the_last_patient_of_either_side_may_leave_a_deployed_silo(tmp_path):
+    plan, module = verified_plan(made("deployment", epsilon=5.0, parameters=15)), load_training_module(BUILT_IN)
+    for side, trained, metrics in (("test", 0, {"accuracy"}), ("train", PATIENTS, set())):
+        file = table_of(tmp_path / f"{side}.csv", split=lambda _, side=side: side)
+        assert len(persons_in(file, plan)) == trained
+        options = options_of(file) | {"classes": "no,maybe,yes"}
+        server = Assignment(silo="", round_number=1, plan=plan, seed=0, options=options)
+        numbers, left_out = module.metrics_of({"head": np.zeros((5, 3))}, server)
+        assert (set(numbers), left_out) == (metrics, [])
+    sides = {"X_train": np.ones((2, 4)), "y_train": [0, 1], "X_test": np.ones((0, 4)), "y_test": []}
+    np.savez(tmp_path / "rows.npz", **sides, silo=["a1"] * 2, person=["ann", "bob"])
+    assert len(persons_in(tmp_path / "rows.npz", plan, classes="0,1,2", person=None)) == 2
+
+
+def test_without_named_persons_every_record_of_a_deployed_silo_is_trained_on(tmp_path):
+    plan = verified_plan(made("deployment", epsilon=5.0, parameters=15, unit="record"))
+    np.savez(tmp_path / "rows.npz", X=np.ones((9, 4)), y=np.arange(9) % 3, silo=["a1"] * 9)
+    assert len(persons_in(tmp_path / "rows.npz", plan, classes="0,1,2", person=None)) == 9
+
+
+def test_a_deployed_plan_for_persons_refuses_classes_and_silos_that_follow_from_all_records(tmp_path):
+    deployed, research = (
+        verified_plan(made(purpose, epsilon=5.0, parameters=15)) for purpose in ("deployment", "research")
+    )
+    named = table_of(tmp_path / "named.csv")
+    dealt = table_of(tmp_path / "dealt.csv", names_silos=False)
+    with pytest.raises(DataError, check=coded("data.classes-undeclared", data="named.csv")):
+        persons_in(named, deployed, classes=None)
+    with pytest.raises(DataError, check=coded("data.silos-unnamed", data="dealt", unit="person")):
+        persons_in(dealt, deployed)
+    with pytest.raises(DataError, check=coded("data.label-undeclared", label="maybe")):
+        persons_in(named, deployed, classes="no,yes,unclear")
+    assert persons_in(named, research, classes=None)
+    silos = verified_plan(made("deployment", epsilon=5.0, parameters=15, unit="silo"))
+    check_options(options_of(named) | {"classes": None}, silos)
+
+
+def test_published_records_known_by_name_serve_a_deployed_plan_for_records():
+    """Nobody leaves the digits: their classes, split and deal are fixed."""
+    plan = verified_plan(made("deployment", epsilon=5.0, parameters=130, unit="record"))
+    check_options({"data": "digits", "ranges": "0,16"}, plan)
 
 
 def test_a_module_without_gradients_is_refused_before_any_process_starts(tmp_path, monkeypatch):
@@ -194,7 +298,8 @@ def test_a_module_without_gradients_is_refused_before_any_process_starts(tmp_pat
 
 
 def command_of(stays, *changes):
-    words = {"--data": stays, "--person-column": "patient", "--ranges": "0,10", "--learning-rate": 3.0} | dict(changes)
+    words = {"--data": stays, "--person-column": "patient", "--ranges": "0,10", "--classes": "no,yes"}
+    words |= {"--learning-rate": 3.0} | dict(changes)
     return [str(word) for name, value in words.items() if value is not None for word in (name, value)]
 
 
@@ -203,6 +308,8 @@ def command_of(stays, *changes):
     ("change", "expected"),
     [
         (("--ranges", None), "data.unit-fitted"),
+        (("--classes", None), "data.classes-undeclared"),
+        (("--classes", "no"), "data.classes-form"),
         (("--steps", 3), "engine.training-local"),
         (("--batch", 8), "engine.training-local"),
     ],
@@ -219,6 +326,18 @@ def test_the_commands_refuse_data_and_options_that_mix_persons(
         assert run([*words, "--format", "json"]) == 2
         shown = capsys.readouterr()
         assert (shown.out, error_shown(shown.err)["code"], out.exists()) == ("", expected, False)
+
+
+@pytest.mark.parametrize(("classes", "code"), [(None, 2), ("no,yes", 0)])
+def test_kits_need_declared_classes_also_where_the_data_are_at_the_sites_alone(classes, code, stays, tmp_path, capsys):
+    pytest.importorskip("nvflare")
+    fulcrum.save_plan(made("deployment", epsilon=5.0), tmp_path / "plan.json")
+    words = command_of(stays, ("--data", tmp_path / "elsewhere.csv"), ("--classes", classes))
+    out = tmp_path / "kits"
+    assert run(["deploy", "nvflare", str(tmp_path / "plan.json"), *words, "-o", str(out), "--format", "json"]) == code
+    assert out.exists() == (code == 0)
+    err = capsys.readouterr().err
+    assert code == 0 or error_shown(err)["code"] == "data.classes-undeclared"
 
 
 ENGINES = [("nvflare", "trusted"), ("nvflare", "masked"), ("flower", "masked")]

@@ -298,3 +298,66 @@ def test_a_number_beyond_single_precision_is_refused_without_a_warning(folder):
     np.savez(folder / "photos.npz", X=photos, y=np.array([0, 1] * 5))
     with pytest.raises(DataError, check=coded("data.feature-not-finite", record=1)):
         load_task(folder / "photos.npz")
+
+
+# ------------------------------------------------------------------------------------------------ declared classes
+
+
+def stays_with(path, *labels):
+    """Writes one training record of each label, and a test record of the first."""
+    rows = [f"{place},{label},train" for place, label in enumerate(labels)]
+    path.write_text("\n".join(["a,label,split", *rows, f"9,{labels[0]},test"]) + "\n")
+    return path
+
+
+def test_labels_that_occur_number_the_classes_and_declared_classes_do_not(folder):
+    """The only record of a class renumbers the classes after it, unless the classes are declared."""
+    everybody, fewer = stays_with(folder / "all.csv", "a", "c", "b"), stays_with(folder / "fewer.csv", "a", "c")
+    assert [load_task(file).labels_train.tolist() for file in (everybody, fewer)] == [[0, 2, 1], [0, 1]]
+    tasks = [load_task(file, classes="a,b,c") for file in (everybody, fewer)]
+    assert [task.labels_train.tolist() for task in tasks] == [[0, 2, 1], [0, 2]]
+    assert {task.classes for task in tasks} == {("a", "b", "c")}
+    assert load_task(everybody, classes=("c", "b", "a")).labels_train.tolist() == [2, 0, 1]
+
+
+def test_declared_classes_may_be_without_records_and_refuse_every_other_label(folder):
+    file = stays_with(folder / "mine.csv", "1", "1.5")
+    assert load_task(file, classes=[0, 1, 1.5]).labels_train.tolist() == [1, 2]
+    for classes, part in (("0,1", "training"), (("1.5", "2"), "training")):
+        with pytest.raises(DataError, check=coded("data.label-undeclared", data="mine.csv", part=part)):
+            load_task(file, classes=classes)
+
+
+@pytest.mark.parametrize("classes", ["", "1", "1,", "1,1", "1, 1", [], [1], ["1", None], 5])
+def test_declared_classes_are_at_least_two_different_names(folder, classes):
+    with pytest.raises(ParameterError, check=coded("data.classes-form", classes=classes)):
+        load_task(stays_with(folder / "mine.csv", "1", "2"), classes=classes)
+
+
+def test_data_with_classes_of_its_own_or_other_targets_declares_none(folder):
+    with pytest.raises(ParameterError, check=coded("data.classes-unneeded", data="digits")):
+        load_task("digits", classes="even,odd")
+    file = saved(folder / "d.npz", X=X, y=RNG.normal(size=60))
+    with pytest.raises(ParameterError, check=coded("data.classes-unneeded")):
+        load_task(file, targets="numbers", classes="0,1")
+
+
+def test_without_a_seed_the_name_of_a_person_alone_decides_on_the_side(folder):
+    names = [f"p{number}" for number in range(400)]
+    arrays = {"X": RNG.normal(size=(400, 2)), "y": np.arange(400) % 2}
+    everybody = load_task(saved(folder / "all.npz", **arrays, person=names), seed=None, classes="0,1")
+    assert 40 < len(everybody.labels_test) < 120  # a fifth is 80; the hash is a fixed public rule
+    kept = np.arange(400) % 3 > 0
+    some = {name: array[kept] for name, array in arrays.items()} | {"person": np.array(names)[kept]}
+    fewer = load_task(saved(folder / "some.npz", **some), seed=None, classes="0,1")
+    assert fewer.persons == tuple(name for name in everybody.persons if int(name[1:]) % 3)
+    unnamed = load_task(saved(folder / "unnamed.npz", **arrays), seed=None, classes="0,1")
+    assert (len(unnamed.labels_train), len(unnamed.labels_test)) == (400, 0)
+    with pytest.raises(DataError, check=coded("data.classes-undeclared", data="all.npz")):
+        load_task(folder / "all.npz", seed=None)
+
+
+def test_published_data_keeps_its_split_without_a_seed():
+    drawn, fixed = load_task("digits"), load_task("digits", seed=None)
+    assert (drawn.features_test == fixed.features_test).all()
+    assert drawn.public

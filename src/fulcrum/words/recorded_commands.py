@@ -26,6 +26,7 @@ _TRAINING = frozenset(
         "--records",
         "--targets",
         "--label",
+        "--classes",
         "--silo-column",
         "--person-column",
         "--ranges",

@@ -171,11 +171,22 @@ def notes_on_the_model(deployment: Deployment) -> list[tuple[bool, str]]:
     except DataError as error:
         if error.code in _MISTAKES_OF_MODULES:
             raise
+        _check_declared_classes(deployment)
         return [(True, f"The model could not be checked against the plan on this machine: {error}.")]
     check_fits(training_module, deployment.plan, start)
     if deployment.train == BUILT_IN:
-        check_options(deployment.options, deployment.plan.unit)
+        check_options(deployment.options, deployment.plan)
     return [(False, remark) for remark in training_module.form(deployment.options).remarks()]
+
+
+def _check_declared_classes(deployment: Deployment) -> None:
+    """Raises for missing declarations of classes, which show without the data of the sites."""
+    try:
+        if deployment.train == BUILT_IN:
+            check_options(deployment.options, deployment.plan)
+    except DataError as error:
+        if error.code == "data.classes-undeclared":
+            raise
 
 
 @dataclass(kw_only=True)
@@ -293,7 +304,7 @@ def run_locally(
         training_module = loaded_module(choices.sites.train)
         check_fits(training_module, plan, training_module.starting_model(deployment.options))
     if deployment.train == BUILT_IN:
-        check_options(deployment.options, plan.unit)
+        check_options(deployment.options, plan)
     with RunFolder.of(choices.output) as folder, choices.tracked.open(plan, engine=engine.name) as tell:
         with steps(f"{sites(deployment)} {called}") as say:
             say("starting")

@@ -110,6 +110,13 @@ def tune_command(
     label: Annotated[
         str | None, option("Name of the label column in a CSV or Parquet file. Default: label.", TRAINING)
     ] = None,
+    classes: Annotated[
+        str | None,
+        option(
+            "Names of all classes in order, as for `fulcrum train`. Default: the labels that occur.",
+            TRAINING,
+        ),
+    ] = None,
     person_column: Annotated[
         str | None,
         option("Name of the column of persons in a CSV or Parquet file, for the unit person. Default: none.", TRAINING),
@@ -133,6 +140,7 @@ def tune_command(
         data_dir=data_dir,
         components=components,
         label=label,
+        classes=classes,
         person_column=person_column,
         ranges=ranges,
     )

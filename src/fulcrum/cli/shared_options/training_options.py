@@ -70,6 +70,14 @@ class TrainingOptions:
     label: Annotated[
         str | None, option("Name of the label column in a CSV or Parquet file. Default: label.", TRAINING)
     ] = None
+    classes: Annotated[
+        str | None,
+        option(
+            "Names of all classes of your own data in order, separated by commas, such as no,yes: public, so that no "
+            "record decides on the number of a class. Default: the labels that occur.",
+            TRAINING,
+        ),
+    ] = None
     silo_column: Annotated[
         str | None,
         option("Name of the column of silos in a CSV or Parquet file. Default: silo, if the file has one.", TRAINING),
@@ -130,7 +138,11 @@ class TrainingOptions:
             "ranges": self.ranges,
         } | {
             name: value
-            for name, value in (("metric", self.metric), ("input_factors", self.input_factors))
+            for name, value in (
+                ("metric", self.metric),
+                ("input_factors", self.input_factors),
+                ("classes", self.classes),
+            )
             if value is not None
         }
 

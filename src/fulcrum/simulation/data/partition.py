@@ -165,7 +165,7 @@ def declared_partition(task: Task, federation: Topology) -> Partition:
         raise DataError("partition.silos-unnamed", data=task.name)
     check_silos_known(task, federation)
     index = {name: number for number, name in enumerate(federation.silo_names.tolist())}
-    owner = np.array([index[name] for name in task.silo])
+    owner = np.array([index[name] for name in task.silo], dtype=np.intp)
     counts = np.bincount(owner, minlength=len(federation))
     # A silo without persons sends noise: its absence would reveal that the silo has no persons.
     if federation.persons is None and not counts.all():

@@ -99,6 +99,18 @@ def check_task_fits(task: Task, unit: PrivacyUnit) -> None:
         raise ParameterError("data.unit-fitted", data=task.name, unit=unit.name)
 
 
+def check_task_deployable(task: Task, unit: PrivacyUnit) -> None:
+    """Raises unless the data names the silo of each record: one person who leaves would deal all others anew.
+
+    Published records that are known by name are fixed, and may be dealt.
+
+    Raises:
+        DataError: A user's own data names no silos.
+    """
+    if task.silo is None and not task.public:
+        raise DataError("data.silos-unnamed", data=task.name, unit=unit.noun)
+
+
 def silos_per_person(partition: Partition, persons: Sequence[str]) -> int:
     """Returns the largest number of silos with training records of the same person."""
     owner = np.repeat(np.arange(len(partition.counts)), partition.counts)

@@ -105,14 +105,14 @@ def is_real_federation(source: str | Path, folder: str | Path | None = None) -> 
 
 
 def real_task(
-    name: str, *, data_dir: str | Path | None = None, seed: int = 0, metric: str | None = None, **options: Any
+    name: str, *, data_dir: str | Path | None = None, seed: int | None = 0, metric: str | None = None, **options: Any
 ) -> Task:
     """Returns the task of a real federation, with a fifth of the persons to test on.
 
     Args:
         name: A name of `REAL`.
         data_dir: The folder of the source's files, as for `read_real_federation`.
-        seed: Seed of the split by person.
+        seed: Seed of the split by person; None is 0, since published tables are fixed.
         metric: A name of `tasks.METRIC_NAMES`; the metric of the federation by default.
         **options: Further options of `load_task`, of which every value must be the default: the source names labels,
             silos, persons and ranges.
@@ -121,5 +121,5 @@ def real_task(
     if option is not None:
         raise ParameterError("source.option-unneeded", data=name, option=option)
     records = read_real_federation(name, data_dir)
-    task = records.task(records.split_by_person(seed=seed))
-    return task if metric is None else replace(task, metric=metric)
+    task = records.task(records.split_by_person(seed=seed or 0))
+    return replace(task, public=True, metric=metric or task.metric)

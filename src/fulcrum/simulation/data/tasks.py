@@ -19,7 +19,7 @@ import numpy as np
 
 from fulcrum.arrays import FloatArray, IntArray
 from fulcrum.errors import DataError, ParameterError, check_known, listing, suggestion
-from fulcrum.simulation.data.sources.data_records import Examples, check_examples, split_at_random
+from fulcrum.simulation.data.sources.data_records import Examples, check_examples, split_at_random, word_of
 from fulcrum.simulation.data.sources.digits import read_digits
 from fulcrum.simulation.data.sources.feature_ranges import FeatureRanges, RangesLike, read_ranges
 from fulcrum.simulation.data.sources.record_columns import csv_columns, parquet_columns
@@ -100,6 +100,7 @@ class Task:
         sensitive: The classes whose common share differs between silos; the last class by default.
         targets: A name of `TARGETS`.
         fitted: True if components or a scale were fitted on the training split.
+        public: True for published records that are known by name, which no person joins or leaves.
         embedding: True if the features come from a frozen public network.
         metric: A name of `METRIC_NAMES` for the kind of target; empty for the default. "auc" and "concordance" need two
             classes.
@@ -120,6 +121,7 @@ class Task:
     sensitive: tuple[int, ...] = ()
     targets: str = "classes"
     fitted: bool = True
+    public: bool = False
     embedding: bool = False
     metric: str = ""
     times_test: FloatArray | None = None
@@ -190,11 +192,12 @@ def load_task(
     every_class: bool = False,
     label: str | None = None,
     silo: str | None = None,
-    seed: int = 0,
+    seed: int | None = 0,
     targets: str = "classes",
     person: str | None = None,
     ranges: RangesLike | None = None,
     metric: str | None = None,
+    classes: str | Sequence[Any] | None = None,
 ) -> Task:
     """Returns a task by name or from a file.
 
@@ -214,13 +217,16 @@ def load_task(
             classes of the second group are then sensitive together. A user's own data always keeps all classes.
         label: The label column of a CSV or Parquet file, "label" by default.
         silo: The column with the silo of every record; "silo" by default, if present.
-        seed: Seed of the split, for data without a split.
+        seed: Seed of the split, for data without a split. None reads a user's own data by rules that look at one person
+            at a time: nothing is drawn (`split_examples`), a side may be empty, and classes must be declared.
         targets: A name of `TARGETS`; numbers and labels need an .npz and a model of the user's own.
         person: The column with the person of every record of a CSV or Parquet file; by default no persons are named.
             Data without a split is then split by person.
         ranges: Public ranges of the features, as `read_ranges` takes them: features are scaled by the ranges and
             clamped, and nothing is fitted on the data. By default components or a scale are fitted.
         metric: A name of `METRIC_NAMES` for the kind of target, "auc" for example; the first name by default.
+        classes: The declared classes of a user's own data, as `read_classes` takes them: every other label is refused,
+            and a class may have no record. By default the labels that occur are the classes.
     """
     check_known("targets", targets, TARGETS)
     name = str(source)
@@ -230,11 +236,19 @@ def load_task(
     if targets != "classes" and kind != ".npz":
         raise ParameterError("data.targets-file", targets=targets, data=name)
     public = None if ranges is None else read_ranges(ranges)
+    has_own_classes = name not in BUILT_IN and targets == "classes"
+    if classes is not None and not has_own_classes:
+        raise ParameterError("data.classes-unneeded", data=name)
+    if classes is None and has_own_classes and seed is None:
+        raise DataError("data.classes-undeclared", data=path.name)
+    declared = None if classes is None else read_classes(classes)
+    if name in BUILT_IN and seed is None:  # published records, which no person joins or leaves
+        seed = 0
     if public is not None and components is not None:
         raise ParameterError("ranges.with-components", components=components)
     try:
         if name == "digits":
-            train, test = split_at_random(check_examples("digits", "", *read_digits()), seed)
+            train, test = split_at_random(check_examples("digits", "", *read_digits()), seed or 0)
         elif path.is_dir() and name not in BUILT_IN:
             train, test = examples_of_folder(path, seed)
         elif kind in (".csv", ".parquet"):
@@ -259,6 +273,7 @@ def load_task(
         targets=targets,
         ranges=public,
         metric=metric or "",
+        declared=declared,
     )
 
 
@@ -290,6 +305,7 @@ def _task(
     targets: str,
     ranges: FeatureRanges | None,
     metric: str,
+    declared: tuple[str, ...] | None,
 ) -> Task:
     """Returns a task with numbered classes, and with reduced and scaled rows of features."""
     widths = train.features.shape[1:], test.features.shape[1:]
@@ -302,7 +318,7 @@ def _task(
     classes: tuple[str, ...] = ()
     labels_train, labels_test = np.array(train.labels), np.array(test.labels)
     if targets == "classes":
-        classes, labels_train, labels_test = _classes(train, test, built_in)
+        classes, labels_train, labels_test = _classes(train, test, built_in, declared)
         components = built_in.components if built_in and components is None else components
     features = train.features, test.features
     if ranges is not None:
@@ -324,13 +340,31 @@ def _task(
         targets=targets,
         persons=None if train.persons is None else tuple(train.persons),
         fitted=has_rows and ranges is None,
+        public=built_in is not None,
         embedding=built_in is not None and built_in.embedding,
         metric=metric,
     )
 
 
-def _classes(train: Examples, test: Examples, built_in: BuiltIn | None) -> tuple[tuple[str, ...], IntArray, IntArray]:
+def read_classes(classes: str | Sequence[Any]) -> tuple[str, ...]:
+    """Returns declared classes in their order; a text has the names separated by commas.
+
+    >>> read_classes("no, yes"), read_classes([0, 1])
+    (('no', 'yes'), ('0', '1'))
+    """
+    listed: Any = classes.split(",") if isinstance(classes, str) else classes
+    names = tuple(map(word_of, listed)) if isinstance(listed, (list, tuple)) else ()
+    if len(names) < 2 or "" in names or len(set(names)) < len(names):
+        raise ParameterError("data.classes-form", classes=classes)
+    return names
+
+
+def _classes(
+    train: Examples, test: Examples, built_in: BuiltIn | None, declared: tuple[str, ...] | None
+) -> tuple[tuple[str, ...], IntArray, IntArray]:
     """Returns the names of the classes, and the class numbers by record."""
+    if declared is not None:  # a class may lack records: the only person of a class may leave
+        return declared, _declared_labels(train, "training", declared), _declared_labels(test, "test", declared)
     if built_in:
         classes = tuple(built_in.classes)
         number = {str(label): place for place, group in enumerate(built_in.classes.values()) for label in group}
@@ -354,6 +388,15 @@ def in_order(labels: set[str]) -> tuple[str, ...]:
         return tuple(sorted(labels))
 
 
+def _declared_labels(examples: Examples, what: str, declared: tuple[str, ...]) -> IntArray:
+    number = {label: place for place, label in enumerate(declared)}
+    unknown = next((label for label in examples.labels if label not in number), None)
+    if unknown is not None:
+        listed = listing(declared)
+        raise DataError("data.label-undeclared", data=examples.where, part=what, label=unknown, known=listed)
+    return np.array([number[label] for label in examples.labels], dtype=np.intp)
+
+
 def _number_labels(examples: Examples, what: str, number: Mapping[str, int]) -> IntArray:
     unknown = next((label for label in examples.labels if label not in number), None)
     if unknown is not None:
@@ -363,6 +406,8 @@ def _number_labels(examples: Examples, what: str, number: Mapping[str, int]) -> 
 
 def _scale_features(train: Examples, test: Examples, components: int | None) -> tuple[FloatArray, FloatArray]:
     """Returns features scaled by the training split: components and a single scale, or a scale for every column."""
+    if not len(train.features):
+        raise DataError("data.split-empty", data=train.where)
     varies = train.features.max(axis=0) > train.features.min(axis=0)
     if not varies.any():
         raise DataError("data.features-constant", data=train.where)

@@ -1,5 +1,6 @@
 """Examples as read from a source: features, labels and silos, checked against each other; split into train and test."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ TEST_SHARE = 0.2
 """The share of records, or of persons, to test on."""
 
 _PERSON_STREAM = 0x706572736F6E  # keeps the choice of test persons apart from every other use of the same seed
+
+_NAME_DOMAIN = b"fulcrum test person\0"  # public: a name that is hashed for another purpose has another hash
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -38,10 +41,10 @@ class Examples:
     persons: list[str] | None = None
     names: tuple[str, ...] | None = None
 
-    def part(self, chosen: _Array) -> "Examples":
-        """Returns the chosen examples."""
+    def part(self, chosen: _Array, *, may_be_empty: bool = False) -> "Examples":
+        """Returns the chosen examples, or refuses a choice of none."""
         rows = np.flatnonzero(chosen).tolist()
-        if not rows:
+        if not rows and not may_be_empty:
             raise DataError("data.split-empty", data=self.where)
         return replace(
             self,
@@ -61,6 +64,7 @@ def check_examples(
     *,
     persons: _Array | None = None,
     targets: str = "classes",
+    may_be_empty: bool = False,
 ) -> Examples:
     """Returns examples of features, labels, silos and persons, or refuses missing and unfitting values.
 
@@ -72,12 +76,13 @@ def check_examples(
         silo: By record, the silo; None for data without silos.
         persons: By record, the person; None for data without persons.
         targets: A kind of `TARGETS`.
+        may_be_empty: True accepts a split without records.
     """
     if features.ndim < 2 or features.dtype.kind not in "fiu":
         raise DataError("data.features-type", data=where, dtype=features.dtype, shape=features.shape)
     if not math.prod(features.shape[1:]):
         raise DataError("data.features-missing", data=where)
-    if not len(features):
+    if not len(features) and not may_be_empty:
         raise DataError("data.records-missing", data=where, part=what)
     columns: dict[str, list[Any]] = {}
     for name, values in (("label", labels), ("silo", silo), ("person", persons)):
@@ -103,7 +108,7 @@ def check_examples(
         numbers: _Array = features.astype(np.float64 if features.ndim == 2 else np.float32)
     if features.ndim > 2 and features.dtype == np.uint8:
         numbers /= 255
-    broken = ~np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1)
+    broken = ~np.isfinite(numbers).all(axis=tuple(range(1, numbers.ndim)))
     if broken.any():
         single = "" if features.ndim == 2 else " in single precision"
         raise DataError(
@@ -149,6 +154,30 @@ def word_of(value: Any) -> str:
         value = value.decode(errors="replace")
     text = "" if value is None else str(value).strip()
     return "" if text == "nan" else text
+
+
+def split_examples(examples: Examples, seed: int | None) -> tuple[Examples, Examples]:
+    """Returns examples to train on and examples to test on; without a seed nothing is drawn.
+
+    Without a seed the side of a person follows from the name of the person alone, records without the name of a person
+    are all trained on, and a side may be empty: a person who joins or leaves moves no other record, and a silo whose
+    only test person leaves still trains.
+    """
+    if seed is not None:
+        return split_at_random(examples, seed)
+    persons = examples.persons or [""] * len(examples.labels)
+    tested = np.array([examples.persons is not None and is_tested_by_name(person) for person in persons], dtype=bool)
+    return examples.part(~tested, may_be_empty=True), examples.part(tested, may_be_empty=True)
+
+
+def is_tested_by_name(person: str) -> bool:
+    """Returns true for about a fifth of all names: the persons to test on, by a hash that looks at one name alone.
+
+    >>> [name for name in ("ann", "bob", "cid", "dora", "eve", "finn") if is_tested_by_name(name)]
+    ['bob']
+    """
+    digest = hashlib.sha256(_NAME_DOMAIN + person.encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") < TEST_SHARE * 2**64
 
 
 def split_at_random(examples: Examples, seed: int) -> tuple[Examples, Examples]:

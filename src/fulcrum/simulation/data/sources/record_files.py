@@ -8,6 +8,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from fulcrum.errors import DataError, in_one_line, listing, suggestion
 from fulcrum.npz import read_npz
-from fulcrum.simulation.data.sources.data_records import Examples, check_examples, split_at_random, word_of
+from fulcrum.simulation.data.sources.data_records import Examples, check_examples, split_examples, word_of
 from fulcrum.simulation.data.sources.feature_ranges import FeatureRanges
 from fulcrum.simulation.data.sources.images import read_image_folder
 from fulcrum.simulation.data.sources.record_columns import MISSING, image_column, text_column
@@ -28,22 +29,21 @@ _IMAGE, _TEXT = "image", "text"  # a column of encoded images, or of texts
 _CELL_CHARACTERS = 40  # of a cell in a message
 
 
-def examples_of_npz(path: Path, seed: int, targets: str) -> tuple[Examples, Examples]:
-    """Returns training and test examples of an .npz file, split at random if the file has one split."""
+def examples_of_npz(path: Path, seed: int | None, targets: str) -> tuple[Examples, Examples]:
+    """Returns training and test examples of an .npz file, split by `split_examples` if the file has one split."""
     arrays = read_npz(path)
     silo, persons = arrays.get("silo"), arrays.get("person")
     odd = next((name for name in arrays if name.lower().startswith("silo") and name not in ("silo", "silo_test")), None)
     if odd is not None:
         raise DataError("data.array-unknown", file=path, array=odd)
     if {"X_train", "y_train", "X_test", "y_test"} <= set(arrays):
-        train = check_examples(
-            path.name, "training ", arrays["X_train"], arrays["y_train"], silo, persons=persons, targets=targets
-        )
+        trained = arrays["X_train"], arrays["y_train"], silo
         tested = arrays["X_test"], arrays["y_test"], arrays.get("silo_test")
-        return train, check_examples(path.name, "test ", *tested, targets=targets)
+        check = partial(check_examples, path.name, targets=targets, may_be_empty=seed is None)
+        return check("training ", *trained, persons=persons), check("test ", *tested)
     if {"X", "y"} <= set(arrays):
         examples = check_examples(path.name, "", arrays["X"], arrays["y"], silo, persons=persons, targets=targets)
-        return split_at_random(examples, seed)
+        return split_examples(examples, seed)
     raise DataError("data.arrays-missing", file=path, arrays=listing(arrays) or "nothing")
 
 
@@ -54,7 +54,7 @@ def examples_of_columns(
     silo: str | None,
     person: str | None,
     ranges: FeatureRanges | None,
-    seed: int,
+    seed: int | None,
 ) -> tuple[Examples, Examples]:
     """Returns training and test examples of a table by column; a missing value counts as the reference of its range."""
     if label not in columns:
@@ -141,7 +141,7 @@ def _is_content(value: Any) -> bool:
     return isinstance(value, (bytes, dict)) or (isinstance(value, str) and not _is_number(value))
 
 
-def examples_of_folder(path: Path, seed: int) -> tuple[Examples, Examples]:
+def examples_of_folder(path: Path, seed: int | None) -> tuple[Examples, Examples]:
     """Returns training and test examples of a folder of texts or images."""
     contents = read_text_folder(path) if holds_texts(path) else read_image_folder(path)
     features: _Array = sentence_features(contents.texts) if isinstance(contents, Texts) else contents.pixels
@@ -151,16 +151,17 @@ def examples_of_folder(path: Path, seed: int) -> tuple[Examples, Examples]:
 
 
 def _split_examples(
-    examples: Examples, split_column: Sequence[Any] | None, path: Path, seed: int
+    examples: Examples, split_column: Sequence[Any] | None, path: Path, seed: int | None
 ) -> tuple[Examples, Examples]:
-    """Returns training and test examples, split by the data's own column, or at random without such a column."""
+    """Returns training and test examples, split by the data's own column, or by `split_examples` without the column."""
     if split_column is None:
-        return split_at_random(examples, seed)
+        return split_examples(examples, seed)
     split = np.array([str(value) for value in split_column])
     unknown = set(split.tolist()) - {"train", "test"}
     if unknown:
         raise DataError("data.split-unknown", place=path, split=sorted(unknown)[0])
-    return examples.part(split == "train"), examples.part(split == "test")
+    train, test = (examples.part(split == side, may_be_empty=seed is None) for side in ("train", "test"))
+    return train, test
 
 
 def _is_number(value: Any) -> bool:

@@ -17,6 +17,8 @@ import pytest
 
 import fulcrum
 from fulcrum.cli.command_line import run
+from fulcrum.cli.run_commands.deployments import SiteOptions
+from fulcrum.cli.shared_options.training_options import TrainingOptions
 from fulcrum.core.store.ledger_reading import read_ledger
 from fulcrum.server.run_results import read_results
 
@@ -195,3 +197,20 @@ def test_a_plan_is_given_up_where_training_fails_at_every_silo(tmp_path, monkeyp
     assert told == f"{failed}. Correct the training, and run the command again"
     assert log.exists()
     sys.modules.pop("broken_training", None)
+
+
+@pytest.mark.parametrize(("runs_here", "place"), [(True, Path.absolute), (False, lambda path: path)])
+def test_sites_on_this_machine_find_files_that_are_named_from_the_users_folder(runs_here, place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("records.csv", "ranges.toml", "digits"):
+        Path(name).touch()
+    plan = fulcrum.plan("mild", **PROMISE)
+    options = {}
+    for data in ("records.csv", "digits", "elsewhere.csv"):
+        training = TrainingOptions(data=data, ranges="ranges.toml")
+        deployed = SiteOptions().deployment(plan, training, host="localhost", port=8002, runs_here=runs_here)
+        options[data] = deployed.options
+    own = {"data": Path("records.csv"), "ranges": Path("ranges.toml")}
+    assert options["records.csv"] == {name: str(place(path)) for name, path in own.items()}
+    assert options["digits"]["data"] == "digits"  # the built-in data, whatever a folder holds
+    assert options["elsewhere.csv"]["data"] == "elsewhere.csv"

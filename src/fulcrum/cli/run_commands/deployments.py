@@ -35,6 +35,8 @@ from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan import Plan
 from fulcrum.server.deployed_run import save_deployed_run, save_model
 from fulcrum.server.run_results import RoundResult
+from fulcrum.simulation.data.real_federations import is_real_federation
+from fulcrum.simulation.data.tasks import BUILT_IN as NAMED_DATA
 from fulcrum.views.terminal.run_tables import round_table
 from fulcrum.views.terminal.screen import Result, facts, remarks, show, steps, table
 from fulcrum.views.terminal.table_columns import Column
@@ -88,7 +90,7 @@ class SiteOptions:
         return Deployment(
             plan=plan,
             train=self.train,
-            options=settings or (_options(training) if self.train == BUILT_IN else {}),
+            options=settings or (_options(training, **where) if self.train == BUILT_IN else {}),
             patience=self.patience,
             seed=self.seed,
             policy=self.policy,
@@ -107,17 +109,25 @@ def module_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _options(training: TrainingOptions) -> dict[str, Any]:
-    """Returns the data and all options of the built-in training with a value other than the default."""
+def _options(training: TrainingOptions, *, runs_here: bool = False, **_: Any) -> dict[str, Any]:
+    """Returns the data and all options of the built-in training with a value other than the default.
+
+    Sites run in folders of their own. Paths of a run on this machine are therefore made absolute; the records of a
+    deployment are at the sites.
+    """
     choices = vars(training) | {"silo": training.silo_column, "person": training.person_column}
     choices = {name: value for name, value in choices.items() if name not in ("silo_column", "person_column")}
-    if training.input_factors is not None:  # sites run in folders of their own
+    if training.input_factors is not None:
         choices["input_factors"] = training.input_factors.absolute()
     usual = vars(TrainingOptions()) | {"silo": None, "person": None}
     chosen = {name: value for name, value in choices.items() if value != usual.get(name)}
-    return {"data": training.source} | {
-        name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()
-    }
+    chosen["data"] = training.source
+    if runs_here:
+        has_name = training.source in NAMED_DATA or is_real_federation(training.source, training.data_dir)
+        for name in {"data_dir", "ranges", *([] if has_name else ["data"])} & chosen.keys():
+            if Path(chosen[name]).exists():
+                chosen[name] = Path(chosen[name]).absolute()
+    return {name: str(value) if isinstance(value, Path) else value for name, value in chosen.items()}
 
 
 _MISTAKES_OF_MODULES = (

@@ -43,7 +43,7 @@ nitpick_ignore = [  # internal
     ("py:class", "fulcrum.aggregation.presence.Aggregation"),
     ("py:class", "fulcrum.aggregation.contributions.Intake"),
     ("py:class", "fulcrum.core.rosters.Rosters"),
-    ("py:class", "fulcrum.simulation.tuning.Confirmation"),
+    ("py:class", "fulcrum.simulation.tuning_search.Confirmation"),
     ("py:class", "fulcrum.simulation.data.sources.feature_ranges.FeatureRange"),
     ("py:class", "fulcrum.simulation.data.sources.feature_ranges.FeatureRanges"),
     ("py:class", "fulcrum.audit.audit_run.AuditedModule"),

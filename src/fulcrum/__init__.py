@@ -139,9 +139,9 @@ if TYPE_CHECKING:  # the names for type checkers and editors, which do not run `
     from fulcrum.simulation.tuned_rows import ComparedSettings as ComparedSettings
     from fulcrum.simulation.tuned_rows import RowUnderSettings as RowUnderSettings
     from fulcrum.simulation.tuned_rows import compare_settings as compare_settings
-    from fulcrum.simulation.tuning import Try as Try
     from fulcrum.simulation.tuning import Tuned as Tuned
     from fulcrum.simulation.tuning import tune as tune
+    from fulcrum.simulation.tuning_search import Try as Try
     from fulcrum.views.report.html_report import report as report
 
     __version__: str
@@ -226,7 +226,7 @@ _MODULES = {
     "TorchModel": "simulation.torch.torch_model",
     "TrainedComparison": "simulation.trials",
     "TrainingRun": "simulation.training_runs",
-    "Try": "simulation.tuning",
+    "Try": "simulation.tuning_search",
     "Tuned": "simulation.tuning",
     "UnreachableTargetError": "errors",
     "VerifiedPlan": "core.plan.verified_plan",

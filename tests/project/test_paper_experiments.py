@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fulcrum
-from fulcrum.simulation import halving, tuning
+from fulcrum.simulation import halving, tuning, tuning_search
 from fulcrum.simulation.data.partition import target_shares
 from fulcrum.simulation.data.tasks import DATA_VARIABLE, load_task
 from fulcrum.simulation.embedded.training_settings import LocalTraining
@@ -633,7 +633,7 @@ def test_scaled_inputs_are_chosen_on_public_records_and_reported_on_others(tmp_p
     monkeypatch.setattr(script, "CASES", script.CASES[:1])
     monkeypatch.setattr(script, "FEDERATION", "consortium")  # the digits have few records
     monkeypatch.setattr(script, "PUBLIC_SHARE", 0.9)
-    monkeypatch.setattr(tuning, "INPUT_POWERS", (0.0, 2.0))
+    monkeypatch.setattr(tuning_search, "INPUT_POWERS", (0.0, 2.0))
     monkeypatch.setattr(tuning, "LEARNING_RATES", (0.3,))
     trained = []
 

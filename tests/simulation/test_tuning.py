@@ -8,7 +8,7 @@ from error_codes import coded
 import fulcrum
 from fulcrum.cli.command_line import run
 from fulcrum.errors import DataError, ParameterError, PlanError
-from fulcrum.simulation import halving, tuning
+from fulcrum.simulation import halving, tuning, tuning_search
 from fulcrum.simulation.data.input_scaling import read_inputs, scale_inputs
 from fulcrum.simulation.data.input_variances import spectrum_of_task
 from fulcrum.simulation.data.tasks import load_task
@@ -40,7 +40,7 @@ def tuned(made):
 def test_every_combination_is_tried_at_the_promise_of_the_plan(made, tuned):
     assert {(one.recipe, one.prior, one.rounds) for one in tuned.tries} == {
         (recipe, prior, rounds)
-        for recipe in tuning.TRIED
+        for recipe in tuning_search.TRIED
         for prior in (False, True)
         for rounds in (1, 4)
         if recipe == "joint" or not prior
@@ -79,7 +79,8 @@ def answers(monkeypatch, by_recipe):
 
     def trained(plans_by_seed, task, *, seeds, training):
         found = [
-            [by_recipe(tuning._own_recipe(made), made.rounds, seed) for made in plans_by_seed[0]] for seed in seeds
+            [by_recipe(tuning_search.own_recipe(made), made.rounds, seed) for made in plans_by_seed[0]]
+            for seed in seeds
         ]
         seen.append((len(plans_by_seed[0]), list(seeds)))
         return TrainedVariants(
@@ -138,8 +139,8 @@ def test_a_recipe_that_cannot_keep_the_targets_is_left_out_with_the_reason():
 def test_a_plan_of_its_own_kind_is_tried_as_planned(made):
     own = fulcrum.plan("mild", rounds=2, epsilon=3.0, weights="least-noise", least_influence=0.7)
     found = fulcrum.tune(own, "digits", **GRID | {"rounds": [2]})
-    assert {one.recipe for one in found.tries} == {*tuning.TRIED, tuning.AS_PLANNED}
-    same = next(one for one in found.tries if one.recipe == tuning.AS_PLANNED)
+    assert {one.recipe for one in found.tries} == {*tuning_search.TRIED, tuning_search.AS_PLANNED}
+    same = next(one for one in found.tries if one.recipe == tuning_search.AS_PLANNED)
     assert same.noise_budget == pytest.approx(own.noise_budget)
     assert same.changes == 0
     assert found.plan.least_influence == 0.7

@@ -23,17 +23,8 @@ from fulcrum.planning.content.plan_document import guarantee_of
 from fulcrum.planning.files.plan_from_file import read_plan
 from fulcrum.planning.plan import save_plan
 from fulcrum.simulation.data.input_scaling import save_inputs
-from fulcrum.simulation.tuning import (
-    CLIP_NORMS,
-    INPUT_POWERS,
-    LEARNING_RATES,
-    LEAST_INFLUENCES,
-    Combination,
-    Try,
-    Tuned,
-    public_task,
-    tune,
-)
+from fulcrum.simulation.tuning import CLIP_NORMS, LEARNING_RATES, LEAST_INFLUENCES, Tuned, public_task, tune
+from fulcrum.simulation.tuning_search import INPUT_POWERS, Combination, Try
 from fulcrum.views.terminal.screen import Result, facts, phases, remarks, show, table
 from fulcrum.views.terminal.table_columns import Column
 from fulcrum.words.numbers import with_error

@@ -100,11 +100,12 @@ class Measurements:
 
     def at_least(self, section: str, quantity: str, ours: Estimate) -> list[Measured]:
         """Returns a row of how far ours falls short of what is promised; none where nothing is."""
-        name = f"{section}, {quantity}"
-        if "least" not in self._values.get(name, {}):
+        value = self._values.get(f"{section}, {quantity}", {})
+        if "least" not in value:
             return []
-        promised = self._values[name]["least"]
-        return [self.check(section, f"{quantity}, short of {promised}", max(0.0, promised - ours.mean), 0.0)]
+        promised, reason = value["least"], value.get("explained", "")
+        row = self.check(section, f"{quantity}, short of {promised}", max(0.0, promised - ours.mean), 0.0)
+        return [replace(row, explained=reason, note=reason) if row.outside else row]
 
     def check(self, section: str, quantity: str, ours: float, theory: float, tolerance: float = 0.0) -> Measured:
         """Returns a row that the theory, not the paper's print, holds ours to."""

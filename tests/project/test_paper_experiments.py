@@ -425,7 +425,8 @@ def test_every_class_of_the_data_is_told_apart_where_asked(joint):
 
 
 def test_a_promise_that_is_missed_is_off_and_so_is_a_cell_behind_the_optimum(tmp_path, monkeypatch):
-    (tmp_path / "expected.toml").write_text('[script]\n"t, cell" = { least = 0.9 }\n')
+    values = '"t, cell" = { least = 0.9 }\n"t, known" = { least = 0.9, explained = "Half of the data." }\n'
+    (tmp_path / "expected.toml").write_text(f"[script]\n{values}")
     monkeypatch.setattr(measured, "EXPECTED", tmp_path / "expected.toml")
     printed = measured.Measurements("script.py")
 
@@ -434,6 +435,10 @@ def test_a_promise_that_is_missed_is_off_and_so_is_a_cell_behind_the_optimum(tmp
 
     assert (off(0.9), off(0.95), off(0.8999)) == ([False], [False], [True])
     assert printed.at_least("t", "other", measured.Estimate(mean=0.1, error=0.1, seeds=10)) == []
+    [missed] = printed.at_least("t", "known", measured.Estimate(mean=0.8, error=0.1, seeds=10))
+    assert (missed.off, missed.outside, missed.note) == (False, True, "Half of the data.")
+    [met] = printed.at_least("t", "known", measured.Estimate(mean=0.91, error=0.1, seeds=10))
+    assert (met.off, met.note) == (False, "")
 
     class Found:
         def __init__(self, mean, error):

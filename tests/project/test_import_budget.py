@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src" / "fulcrum"
 
 ENTRY_POINTS = {
-    "`fulcrum.release`": (("core.silo.releasing",), 5_400),
-    "the silo of NVIDIA FLARE": (("engines.nvflare.flare_silo", "engines.nvflare.site_launcher"), 6_675),
+    "`fulcrum.release`": (("core.silo.releasing",), 5_405),
+    "the silo of NVIDIA FLARE": (("engines.nvflare.flare_silo", "engines.nvflare.site_launcher"), 6_680),
     "the silo of NVIDIA FLARE, with masks": (
         ("engines.nvflare.flare_masked_silo", "engines.nvflare.site_launcher"),
-        7_605,
+        7_610,
     ),
-    "the silo of Flower, with masks": (("engines.flower.client_app",), 7_380),
+    "the silo of Flower, with masks": (("engines.flower.client_app",), 7_385),
 }
 """By entry point: the modules that kits and users name, and the most lines of code that they and all that they import
 may have. A silo on NVIDIA FLARE has two processes: one that stays, and one for each job."""
